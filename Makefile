@@ -1,0 +1,60 @@
+# Two commands do everything on a fresh machine with Python 3.11+: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev demo test test-all check format bench scenarios-rewrite clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tidegate needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "Python's venv module is missing. On Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(BIN)/python pyproject.toml requirements/run.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/run.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV_STAMP): $(STAMP) requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	@touch $@
+
+install: $(STAMP) ## Install tidegate into .venv
+dev: $(DEV_STAMP) ## Install what development needs into .venv
+
+demo: $(STAMP) ## Run the main job: overload through FIFO, then through tidegate, and the verdict
+	$(BIN)/tidegate demo
+
+test: $(DEV_STAMP) ## Quick tests: no services, under 30 s
+	$(BIN)/python -m pytest -n 2 -m "not slow and not bench and not services"
+
+test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
+	$(BIN)/python -m pytest -n 2 -m "(slow or services) and not bench"
+	$(BIN)/python -m pytest -m "bench"
+
+check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(DEV_STAMP) ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV_STAMP) ## Print the figures of docs/performance.md
+	$(BIN)/python -m benchmarks
+
+scenarios-rewrite: $(DEV_STAMP) ## Refresh the expected lines of tests/scenarios
+	$(BIN)/python -m pytest tests/core/test_scenarios.py --rewrite-scenarios
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Wire the parts together: the only place that knows them all."""

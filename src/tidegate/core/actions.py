@@ -1,0 +1,56 @@
+"""What the scheduler asks its shell to do. Plain values; the shell carries them out in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.core.model import Lease, Reason, Ticket
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Send the ticket upstream now; it holds ``lease`` until ``release``."""
+
+    ticket: Ticket
+    lease: Lease
+
+
+@dataclass(slots=True)
+class Reject:
+    """Refuse a ticket that was never queued.
+
+    Attributes:
+        reason: the row of the refusal table.
+        retry_after_s: work ahead over the measured drain rate, without jitter; ``None`` when unknown.
+        detail: what to tell the client beyond the table's sentence (which limit, which dependency).
+    """
+
+    ticket: Ticket
+    reason: Reason
+    retry_after_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Evict:
+    """Refuse a ticket that was waiting. Fields as in ``Reject``."""
+
+    ticket: Ticket
+    reason: Reason
+    retry_after_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Promote:
+    """Note that a waiting ticket began to claim with another band's weights.
+
+    ``why`` is ``"age"`` (SPEC §4.1 promotion) or ``"lent"`` (inheritance, §4.6).
+    """
+
+    ticket: Ticket
+    band: int
+    why: str
+
+
+Action = Dispatch | Reject | Evict | Promote

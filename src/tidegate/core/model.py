@@ -1,0 +1,130 @@
+"""The nouns of the scheduler: outcome, reason, ticket, work estimate, lease.
+
+Invariants: a ticket ends in exactly one ``Outcome``; a lease is released exactly once. Times are seconds as
+``float`` from one monotonic source, called ``now``. The core sees tickets, never prompts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a ticket ended. Every ticket ends in exactly one."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    EVICTED = "evicted"
+    CANCELLED = "cancelled"
+
+
+class Reason(StrEnum):
+    """Why a ticket did not complete: metric label, log field and ``error.code`` source (SPEC §6)."""
+
+    QUEUE_FULL = "queue_full"
+    DISPLACED = "displaced"
+    EXPIRED = "expired"
+    SHED = "shed"
+    TENANT_LIMIT = "tenant_limit"
+    PREEMPTED = "preempted"
+    UPSTREAM_BUSY = "upstream_busy"
+    NO_BACKEND = "no_backend"
+    UPSTREAM_ERROR = "upstream_error"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    DRAINING = "draining"
+    CANCELLED = "cancelled"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN_BAND = "forbidden_band"
+    UNKNOWN_MODEL = "unknown_model"
+    BAD_REQUEST = "bad_request"
+    TOO_LARGE = "too_large"
+    DEPENDENCY_FAILED = "dependency_failed"
+    DEPENDENCY_CYCLE = "dependency_cycle"
+
+
+class Turn(StrEnum):
+    """The three kinds of dispatch (SPEC §4.1)."""
+
+    TURN = "turn"
+    FLOOR = "floor"
+    OVERTAKE = "overtake"
+
+
+@dataclass(slots=True, frozen=True)
+class WorkEstimate:
+    """Predicted work of one request, in tokens. Estimates order and budget; they change no answer."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Input plus output tokens: the unit of fairness and of the weighted discipline."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """The scheduler's view of one request. Set once by the caller, never changed afterwards.
+
+    Attributes:
+        id: unique for the life of the scheduler.
+        pool: name of the pool (one ``models`` entry).
+        band: index of the band, 0 is the highest.
+        tenant: who pays; limits count on it.
+        flow: fairness id, the sub-queue inside the band; empty means the tenant.
+        work: predicted tokens.
+        ttl_s: longest wait that the client allows; only ever shortens the band's TTL. ``None``: the band's.
+        deadline: the client's own deadline as a ``now`` value, ``None`` without one.
+        arrived: first arrival to keep (a displaced request that came back, SPEC §15.8); ``None``: now.
+        size_bytes: bytes of the body held in memory while it waits.
+        name: request name inside the tenant (``x-request-id``), target of dependencies; empty: unnamed.
+        depends_on: full names (``tenant/name``) or bare names of this tenant that must be done first.
+    """
+
+    id: str
+    pool: str
+    band: int
+    tenant: str
+    work: WorkEstimate = field(default_factory=WorkEstimate)
+    flow: str = ""
+    ttl_s: float | None = None
+    deadline: float | None = None
+    arrived: float | None = None
+    size_bytes: int = 0
+    name: str = ""
+    depends_on: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """The right to hold one seat of ``backend`` until it is released.
+
+    Attributes:
+        id: number, unique for the life of the scheduler.
+        ticket: the ticket that holds it.
+        backend: name of the backend.
+        kind: turn, floor or overtake.
+        band: effective band that the dispatch was made for (differs from the ticket's when lent).
+        waited_s: queue wait, seconds.
+        started: ``now`` of the dispatch.
+    """
+
+    id: int
+    ticket: Ticket
+    backend: str
+    kind: Turn
+    band: int
+    waited_s: float
+    started: float
+
+
+@dataclass(slots=True, frozen=True)
+class Release:
+    """What became of a lease: its outcome and, when the engine told, the tokens really used."""
+
+    outcome: Outcome = Outcome.COMPLETED
+    input_tokens: int | None = None
+    output_tokens: int | None = None
