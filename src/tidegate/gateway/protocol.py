@@ -1,0 +1,224 @@
+"""The client's side of a connection: uvicorn's HTTP/1.1 protocol with bounds and with news of a client that leaves.
+
+uvicorn tells an application about a disconnect only when it asks (``receive``), which would cost a task for each
+request, and it puts no bound on headers, on slow senders or on readers that stop. This subclass adds:
+
+* ``ClientLink``: one small object for each request, called from ``connection_lost`` whatever the request waits for;
+* one ``deadline`` for each connection instead of timers, looked at by one sweep a second for all (``sweep``);
+* OpenAI-shaped answers for what never becomes a request (not HTTP, head too large, too slow, too many connections);
+* no pipelining: while a request runs, later bytes of its connection are dropped and the connection ends with the
+  answer. Pausing the read side instead, as uvicorn does, would hide that the client left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import msgspec
+from httptools import HttpParserError
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """Bounds of one client connection. Times in seconds, sizes in bytes.
+
+    Attributes:
+        max_connections: connections of all clients; the next one is told so and closed.
+        max_head: request line and headers.
+        head_timeout_s: from a request's first byte to the end of its headers.
+        body_stall_s: longest gap between two pieces of a request body.
+        write_stall_s: how long a client may leave its answer unread before its connection is cut.
+        keep_alive_s: idle time between two requests. Longer than the 5 s after which common clients stop reusing a
+            connection, so that they never send into one that is being closed.
+    """
+
+    max_connections: int = 20_000
+    max_head: int = 65_536
+    head_timeout_s: float = 10.0
+    body_stall_s: float = 30.0
+    write_stall_s: float = 30.0
+    keep_alive_s: float = 75.0
+
+
+class ClientLink:
+    """One request's view of its connection: has the client left, whom to tell, and how to cut it."""
+
+    __slots__ = ("_transport", "gone", "on_gone")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+
+    def hang_up(self) -> None:
+        """Note that the client left; tell the request once."""
+        self.gone = True
+        callback, self.on_gone = self.on_gone, None
+        if callback is not None:
+            callback()
+
+    def cut(self) -> None:
+        """Close the connection without finishing the answer (the client sees a broken transfer)."""
+        self._transport.abort()
+
+
+class _HeadTooLargeError(HttpParserError):
+    """Raised inside the parser to stop it."""
+
+
+class ClientProtocol(HttpToolsProtocol):
+    """See the module docstring. ``limits`` is set on a subclass by ``client_protocol``."""
+
+    limits = Limits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.deadline = inf
+        self.stalled_since = inf
+        self.link: ClientLink | None = None
+        self._head_open = False
+        self._head_bytes = 0
+        self._chunk = 0
+        self._dropping = False
+        self._fault = (400, "bad_request", "")
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.deadline = self.loop.time() + self.limits.keep_alive_s
+        if len(self.connections) > self.limits.max_connections:
+            most = self.limits.max_connections
+            self._refuse(503, "too_many_connections", f"All {most} connections (gateway.max_connections) are taken.")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.deadline = self.stalled_since = inf
+        link, self.link = self.link, None
+        if link is not None:
+            link.hang_up()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._chunk = len(data)
+        super().data_received(data)
+        if self._head_open:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.max_head:
+                self._refuse(431, "too_large", self._head_message())
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            self._dropping = True
+            return
+        super().on_message_begin()
+        self._head_open = True
+        self._head_bytes = 0
+        self.deadline = self.loop.time() + self.limits.head_timeout_s
+        self.link = ClientLink(self.transport)
+        self.scope["state"]["link"] = self.link
+
+    def on_url(self, url: bytes) -> None:
+        if not self._dropping:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._dropping:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._dropping:
+            return
+        self._head_open = False
+        if self._head_bytes + self._chunk > self.limits.max_head and self._head_size() > self.limits.max_head:
+            self._fault = (431, "too_large", self._head_message())
+            raise _HeadTooLargeError
+        self.deadline = self.loop.time() + self.limits.body_stall_s
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._dropping:
+            return
+        self.deadline = self.loop.time() + self.limits.body_stall_s
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._dropping:
+            return
+        self.deadline = inf
+        super().on_message_complete()
+        # A body that ended above the high-water mark has paused the read side; unpaused, a leaving client is seen.
+        self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        self.link = None
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self.stalled_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.stalled_since = inf
+        super().resume_writing()
+
+    def check(self, now: float) -> None:
+        """Cut the connection when its client is too slow. ``now`` is the event loop's time, seconds."""
+        if now - self.stalled_since > self.limits.write_stall_s:
+            self.transport.abort()
+        elif now > self.deadline:
+            self._too_slow()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's sentence is not for clients
+        """Answer bytes that are no HTTP request; uvicorn calls this when its parser stops."""
+        status, code, message = self._fault
+        self._refuse(status, code, message or "Expected an HTTP/1.1 request; these bytes are not one.")
+
+    def _too_slow(self) -> None:
+        self.deadline = inf
+        if self._head_open or (self.cycle is not None and not self.cycle.response_started):
+            self._refuse(408, "bad_request", "The request did not arrive in time.")
+        else:
+            self.transport.abort()
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _head_message(self) -> str:
+        return f"The request line and headers are longer than {self.limits.max_head} bytes."
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Write a whole answer past the application and close. A request in progress learns it as a hang-up."""
+        if self.transport.is_closing():
+            return
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        error = {"message": message, "type": kind, "param": None, "code": code}
+        body = msgspec.json.encode({"error": error})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+
+def client_protocol(limits: Limits) -> type[ClientProtocol]:
+    """Give the protocol class for ``uvicorn.Config(http=...)`` that obeys ``limits``."""
+    return type("BoundClientProtocol", (ClientProtocol,), {"limits": limits})
+
+
+def sweep(connections: Iterable[object], now: float) -> None:
+    """Check every connection of a server once. About 0.1 µs each: 2 ms with 20,000 connections."""
+    for connection in tuple(connections):
+        if isinstance(connection, ClientProtocol):
+            connection.check(now)

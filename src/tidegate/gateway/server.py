@@ -1,0 +1,103 @@
+"""One uvicorn server in a loop it does not own: no signal handlers, its real address, a sweep of slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from tidegate.gateway.protocol import Limits, client_protocol, sweep
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from uvicorn._types import ASGI3Application
+
+SWEEP_S = 1.0
+"""Time between two looks at all connections: the precision of the limits on slow clients."""
+
+
+class ClientServer(uvicorn.Server):
+    """Serve an ASGI callable to clients within ``limits``; ``start`` and ``stop`` instead of ``run``."""
+
+    def __init__(
+        self,
+        app: ASGI3Application,
+        *,
+        host: str,
+        port: int,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            http=client_protocol(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=round(limits.keep_alive_s),
+            timeout_graceful_shutdown=1,
+            backlog=4096,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        )
+        super().__init__(config)
+        self._host, self._port = host, port
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._sweeper: TimerHandle | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and the real port; ``start`` must have been called."""
+        assert self._socket is not None
+        name = self._socket.getsockname()
+        return str(name[0]), int(name[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to the process: it has two servers and one driver to stop in order."""
+        yield
+
+    async def start(self) -> None:
+        """Bind and accept. Raises ``OSError`` when the address is taken."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.create_server((self._host, self._port), family=family, backlog=self.config.backlog)
+        listener.settimeout(0)
+        self._socket = listener
+        self._serving = asyncio.get_running_loop().create_task(self.serve(sockets=[listener]))
+        while not self.started:
+            if self._serving.done():
+                self._serving.result()
+                raise OSError(f"the server on {self._host}:{self._port} ended while it started")
+            await asyncio.sleep(0)
+        self._sweep()
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket; open connections go on, and each ends with its answer."""
+        for server in self.servers:
+            server.close()
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
+
+    async def stop(self) -> None:
+        """End what is left and wait for it, about a second at most."""
+        self.should_exit = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._serving is not None:
+            await self._serving
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        sweep(self.server_state.connections, loop.time())
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)

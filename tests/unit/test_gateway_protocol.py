@@ -1,0 +1,295 @@
+"""The bounds of a client connection, with a fake transport: no sockets, no sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from tidegate.gateway.protocol import ClientLink, ClientProtocol, Limits, client_protocol, sweep
+
+pytestmark = pytest.mark.anyio
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what was written; closing tells the protocol at once, as a loop would a moment later."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 80)})
+        self.written = b""
+        self.closed = False
+        self.aborted = False
+        self.reading = True
+        self.protocol: ClientProtocol | None = None
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            assert self.protocol is not None
+            self.protocol.connection_lost(None)
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.close()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Rig:
+    """A server state shared by as many connections as a test opens."""
+
+    def __init__(self, app: App, limits: Limits) -> None:
+        self.config = uvicorn.Config(
+            app, interface="asgi3", http=client_protocol(limits), ws="none", lifespan="off", log_config=None
+        )
+        self.config.load()
+        self.state = ServerState()
+
+    def connect(self) -> tuple[ClientProtocol, FakeTransport]:
+        protocol = self.config.http_protocol_class(self.config, self.state, {})  # type: ignore[call-arg]
+        assert isinstance(protocol, ClientProtocol)
+        transport = FakeTransport()
+        transport.protocol = protocol
+        protocol.connection_made(transport)
+        return protocol, transport
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Read the whole body and answer its length."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message["body"])
+        more = message["more_body"]
+    body = str(size).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Held:
+    """An application that never answers; it keeps the link of each request."""
+
+    def __init__(self) -> None:
+        self.links: list[ClientLink] = []
+        self.left = 0
+
+    def _count(self) -> None:
+        self.left += 1
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        link: ClientLink = scope["state"]["link"]
+        self.links.append(link)
+        link.on_gone = self._count
+        while not link.gone:  # noqa: ASYNC110  # the test turns the loop by hand
+            await asyncio.sleep(0)
+
+
+async def turn(times: int = 5) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def answer(transport: FakeTransport) -> tuple[int, dict[str, Any]]:
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+
+
+async def test_a_leaving_client_is_told_to_its_request_once() -> None:
+    app = Held()
+    protocol, transport = Rig(app, Limits()).connect()
+    protocol.data_received(GET)
+    await turn()
+    transport.close()
+    assert (app.left, app.links[0].gone) == (1, True)
+    await turn()
+
+
+async def test_a_finished_request_hears_nothing_of_a_later_hang_up() -> None:
+    called: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["link"].on_gone = lambda: called.append(1)
+        await echo(scope, receive, send)
+
+    protocol, transport = Rig(app, Limits()).connect()
+    protocol.data_received(GET)
+    await turn()
+    assert transport.written.endswith(b"\r\n\r\n0")
+    transport.close()
+    assert called == []
+
+
+async def test_a_leaving_client_is_seen_after_a_body_longer_than_the_read_buffer() -> None:
+    app = Held()
+    protocol, transport = Rig(app, Limits()).connect()
+    protocol.data_received(POST % 200_000 + b"x" * 200_000)
+    await turn()
+    assert transport.reading
+    transport.close()
+    assert app.left == 1
+    await turn()
+
+
+async def test_pipelined_requests_are_dropped_and_the_connection_ends_with_the_answer() -> None:
+    app = Held()
+    protocol, transport = Rig(app, Limits()).connect()
+    protocol.data_received(GET + GET + POST % 3 + b"abc")
+    protocol.data_received(GET)
+    await turn()
+    assert len(app.links) == 1
+    assert transport.reading
+    assert protocol.cycle.keep_alive is False
+    transport.close()
+    await turn()
+
+
+async def test_requests_one_after_the_other_share_a_connection() -> None:
+    protocol, transport = Rig(echo, Limits()).connect()
+    for size in (3, 100_000):
+        protocol.data_received(POST % size + b"x" * size)
+        await turn()
+    assert not transport.closed
+    assert transport.written.count(b"HTTP/1.1 200") == 2
+    assert transport.written.endswith(b"100000")
+    transport.close()
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+async def test_a_head_over_the_limit_is_refused(pieces: int) -> None:
+    protocol, transport = Rig(echo, Limits(max_head=1000)).connect()
+    data = b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 2000 + b"\r\n\r\n"
+    step = len(data) // pieces + 1
+    for start in range(0, len(data), step):
+        protocol.data_received(data[start : start + step])
+    status, error = answer(transport)
+    assert (status, error["code"], transport.closed) == (431, "too_large", True)
+    assert "1000 bytes" in error["message"]
+
+
+async def test_a_body_beside_a_small_head_does_not_count_as_head() -> None:
+    protocol, transport = Rig(echo, Limits(max_head=1000)).connect()
+    protocol.data_received(POST % 5000 + b"x" * 5000)
+    await turn()
+    assert transport.written.endswith(b"5000")
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\rx: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\nx: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost : a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\n folded: b\r\n\r\n",
+    ],
+    ids=["tls", "length-and-chunked", "two-lengths", "chunked-not-last", "bare-cr", "bare-lf", "space", "fold"],
+)
+async def test_ambiguous_requests_are_refused(data: bytes) -> None:
+    protocol, transport = Rig(echo, Limits()).connect()
+    protocol.data_received(data)
+    await turn()
+    status, error = answer(transport)
+    assert (status, error["type"], transport.closed) == (400, "invalid_request_error", True)
+
+
+async def test_one_connection_too_many_is_told_so() -> None:
+    rig = Rig(echo, Limits(max_connections=1))
+    _, first = rig.connect()
+    _, second = rig.connect()
+    assert not first.closed
+    status, error = answer(second)
+    assert (status, error["code"], second.closed) == (503, "too_many_connections", True)
+    first.close()
+
+
+async def test_a_head_that_never_ends_is_cut_with_408() -> None:
+    rig = Rig(echo, Limits(head_timeout_s=10))
+    protocol, transport = rig.connect()
+    protocol.data_received(GET[:-2])
+    now = protocol.loop.time()
+    sweep(rig.state.connections, now + 9)
+    assert not transport.closed
+    sweep(rig.state.connections, now + 11)
+    assert answer(transport)[0] == 408
+
+
+async def test_a_body_that_stops_is_cut_and_the_request_learns_it() -> None:
+    rig = Rig(echo, Limits(body_stall_s=30))
+    protocol, transport = rig.connect()
+    protocol.data_received(POST % 10 + b"abc")
+    await turn()
+    sweep(rig.state.connections, protocol.loop.time() + 31)
+    assert answer(transport)[0] == 408
+    await turn()
+    assert not rig.state.tasks
+
+
+async def test_a_client_that_stops_reading_is_cut() -> None:
+    app = Held()
+    rig = Rig(app, Limits(write_stall_s=30))
+    protocol, transport = rig.connect()
+    protocol.data_received(GET)
+    await turn()
+    protocol.pause_writing()
+    now = protocol.loop.time()
+    sweep(rig.state.connections, now + 29)
+    assert not transport.aborted
+    sweep(rig.state.connections, now + 31)
+    assert (transport.aborted, app.left) == (True, 1)
+    await turn()
+
+
+async def test_a_client_that_reads_again_is_kept() -> None:
+    app = Held()
+    rig = Rig(app, Limits(write_stall_s=30))
+    protocol, transport = rig.connect()
+    protocol.data_received(GET)
+    await turn()
+    protocol.pause_writing()
+    protocol.resume_writing()
+    sweep(rig.state.connections, protocol.loop.time() + 3000)
+    assert not transport.closed
+    transport.close()
+    await turn()
+
+
+async def test_an_offer_of_http2_is_ignored_and_the_connection_kept() -> None:
+    protocol, transport = Rig(echo, Limits()).connect()
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAE\r\n\r\n"
+    for _ in range(2):
+        protocol.data_received((POST % 4)[:-2] + offer + b"abcd")
+        await turn()
+    assert transport.written.count(b"HTTP/1.1 200") == 2
+    transport.close()
