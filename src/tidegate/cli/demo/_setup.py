@@ -1,0 +1,75 @@
+"""The two gateways of the demo as configuration files, in the form a user would write them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from tidegate.cli.demo._plan import BANDS, TENANTS
+
+SEATS = 16
+"""How many requests the gateway lets the engine run at once, in both runs."""
+
+ENGINE_PROFILE = "a100-8b"
+"""The simulated engine: one A100 with an 8B model, about a third of the default replica."""
+
+ENGINE_CAPACITY = 11_000.0
+"""Cost tokens per second (prompt + 2 x output) of that engine with 16 seats and the demo's mix, measured."""
+
+_COMMON = """\
+gateway: {{listen: "127.0.0.1:{gateway}", drain_timeout: 1s}}
+control: {{listen: "127.0.0.1:{control}"}}
+preset: flash-sale
+models:
+  - name: demo
+    backends:
+      - {{name: engine, url: "http://127.0.0.1:{engine}", engine: tidegate, seats: {seats}}}
+"""
+
+
+@dataclass(slots=True, frozen=True)
+class Setup:
+    """One run: its name, its file, and the key that each band's client uses."""
+
+    name: str
+    text: str
+    keys: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Ports:
+    """The loopback ports of one run."""
+
+    engine: int
+    gateway: int
+    control: int
+
+
+def fifo_setup(ports: Ports) -> Setup:
+    """One FIFO queue: everybody is one tenant in one band, so that nothing but the arrival order is left."""
+    key = _new_key()
+    tenants = f'tenants:\n  - {{name: everyone, keys: ["{_digest(key)}"], band: p2}}\n'
+    return Setup("FIFO", _common(ports) + tenants, (key,) * len(BANDS))
+
+
+def tidegate_setup(ports: Ports) -> Setup:
+    """The flash-sale preset and three tenants, one per band."""
+    keys = tuple(_new_key() for _ in BANDS)
+    rows = [
+        f'  - {{name: {tenant}, keys: ["{_digest(key)}"], band: {band}}}'
+        for tenant, key, band in zip(TENANTS, keys, BANDS, strict=True)
+    ]
+    return Setup("tidegate", _common(ports) + "\n".join(["tenants:", *rows]) + "\n", keys)
+
+
+def _common(ports: Ports) -> str:
+    return _COMMON.format(engine=ports.engine, gateway=ports.gateway, control=ports.control, seats=SEATS)
+
+
+def _new_key() -> str:
+    return "tg-" + secrets.token_urlsafe(24)
+
+
+def _digest(key: str) -> str:
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
