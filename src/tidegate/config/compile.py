@@ -1,0 +1,69 @@
+"""Compile settings to the value that the core obeys."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from tidegate.core import BackendSpec, Band, Policy, PoolSpec, TenantSpec
+
+if TYPE_CHECKING:
+    from tidegate.config.policy import BandSettings
+    from tidegate.config.schema import ModelSettings, Settings, TenantSettings
+
+
+def compile_policy(settings: Settings) -> Policy:
+    """Return the core's policy: bands highest first, one pool per model, and the tenants."""
+    policy = settings.policy
+    return Policy(
+        bands=tuple(_band(name, band) for name, band in policy.bands.items()),
+        pools=tuple(_pool(model) for model in settings.models),
+        tenants=tuple(_tenant(tenant) for tenant in settings.tenants),
+        discipline=policy.discipline,
+        unit=policy.unit,
+        overtake_cap=policy.overtake_cap,
+        queue_capacity=policy.queue_capacity,
+        queue_bytes=policy.queue_bytes,
+        backlog_after_s=policy.backlog_after,
+        max_flows=policy.max_flows,
+        sjf_aging=policy.sjf_aging,
+        lend_limit=policy.lend_limit,
+        depends_timeout_s=policy.depends_timeout,
+    )
+
+
+def _band(name: str, band: BandSettings) -> Band:
+    return Band(
+        name=name,
+        weight=band.weight,
+        aging_per_ms=band.aging_per_ms,
+        share=band.share,
+        floor=band.floor or Fraction(0),
+        promote_after_s=band.promote_after,
+        order=band.order,
+        backlog_order=band.backlog_order,
+        capacity=band.capacity,
+        full=band.full,
+        ttl_s=band.ttl,
+        reserve=band.reserve,
+        ceiling=band.ceiling,
+        ttft_slo_s=band.ttft_slo,
+        shed_hopeless=band.shed_hopeless,
+    )
+
+
+def _pool(model: ModelSettings) -> PoolSpec:
+    return PoolSpec(model.pool, tuple(BackendSpec(backend.name, backend.seats) for backend in model.backends))
+
+
+def _tenant(tenant: TenantSettings) -> TenantSpec:
+    limits = tenant.limits
+    return TenantSpec(
+        name=tenant.name,
+        weight=tenant.weight,
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        max_queued=limits.max_queued,
+        max_running=limits.max_running,
+        allow_lending=tenant.allow_lending,
+    )

@@ -1,0 +1,107 @@
+"""The types that settings have: each a parser, and the words by which the reference names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, SecretStr
+
+from tidegate.config import values as v
+from tidegate.core import BacklogOrder, Discipline, Full, Order, Unit
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the reference calls a type."""
+
+    label: str
+
+
+class Section(BaseModel):
+    """A mapping of the file: frozen, and closed against unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
+
+
+class Engine(StrEnum):
+    """What serves the model behind a backend."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMACPP = "llamacpp"
+    OPENAI = "openai"
+    TIDEGATE = "tidegate"
+
+
+class ShedAnswer(StrEnum):
+    """What shed work is answered with."""
+
+    ERROR = "error"
+    FALLBACK = "fallback"
+
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def _one_of(enum: type[_E]) -> tuple[Any, Any]:
+    choices = [str(item) for item in enum]
+    return PlainValidator(lambda value: enum(v.parse_choice(value, choices))), Kind(
+        ", ".join(f"`{c}`" for c in choices)
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list | tuple) else [value]
+    if not items:
+        raise v.ExpectedError("expected one value or a list of values")
+    return tuple(v.parse_text(item) for item in items)
+
+
+def _text_map(value: object) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict) or not value:
+        raise v.ExpectedError("expected a mapping of names to one value or a list of values")
+    return {v.parse_text(key): _texts(item) for key, item in value.items()}
+
+
+def _headers(value: object) -> dict[str, tuple[str, ...]]:
+    return {key.lower(): item for key, item in _text_map(value).items()}
+
+
+def _secret(value: object) -> SecretStr:
+    if isinstance(value, SecretStr):
+        return value
+    text = value if isinstance(value, str) else ""
+    if not text or not text.isascii() or not text.isprintable():
+        raise v.ExpectedError("expected a secret of printable ASCII, best from the environment: ${NAME}", secret=True)
+    return SecretStr(text)
+
+
+Seconds = Annotated[float, PlainValidator(v.parse_duration), Kind("duration")]
+PositiveSeconds = Annotated[float, PlainValidator(v.parse_positive_duration), Kind("duration above 0")]
+Size = Annotated[int, PlainValidator(v.parse_size), Kind("size")]
+Part = Annotated[Fraction, PlainValidator(v.parse_part), PlainSerializer(str), Kind("part, 0 to 1")]
+Whole = Annotated[int, PlainValidator(v.parse_whole), Kind("whole number ≥ 0")]
+PositiveWhole = Annotated[int, PlainValidator(v.parse_positive_whole), Kind("whole number ≥ 1")]
+Number = Annotated[float, PlainValidator(v.parse_number), Kind("number ≥ 0")]
+PositiveNumber = Annotated[float, PlainValidator(v.parse_positive_number), Kind("number > 0")]
+Switch = Annotated[bool, PlainValidator(v.parse_switch), Kind("`true`, `false`")]
+Text = Annotated[str, PlainValidator(v.parse_text), Kind("text")]
+Name = Annotated[str, PlainValidator(v.parse_name), Kind("name")]
+BandName = Annotated[str, PlainValidator(v.parse_name), Kind("band")]
+Digest = Annotated[str, PlainValidator(v.parse_digest), Kind("`sha256:` digest")]
+Secret = Annotated[SecretStr, PlainValidator(_secret), PlainSerializer(lambda _: "**********"), Kind("secret")]
+Listen = Annotated[v.Address, PlainValidator(v.parse_address), PlainSerializer(str), Kind("HOST:PORT")]
+RootUrl = Annotated[str, PlainValidator(v.parse_root_url), Kind("root URL")]
+Texts = Annotated[tuple[str, ...], PlainValidator(_texts), Kind("text or list of texts")]
+TextMap = Annotated[dict[str, tuple[str, ...]], PlainValidator(_text_map), Kind("mapping of field to text or list")]
+Headers = Annotated[dict[str, tuple[str, ...]], PlainValidator(_headers), Kind("mapping of header to text or list")]
+EngineName = Annotated[Engine, *_one_of(Engine)]
+ShedAnswerName = Annotated[ShedAnswer, *_one_of(ShedAnswer)]
+OrderName = Annotated[Order, *_one_of(Order)]
+BacklogOrderName = Annotated[BacklogOrder, *_one_of(BacklogOrder)]
+FullName = Annotated[Full, *_one_of(Full)]
+DisciplineName = Annotated[Discipline, *_one_of(Discipline)]
+UnitName = Annotated[Unit, *_one_of(Unit)]

@@ -1,0 +1,164 @@
+"""From a file, the environment and the command line to ``Settings``, or to every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegate.config.checks import cross_check
+from tidegate.config.errors import ConfigError, Mark, Problem
+from tidegate.config.fields import Engine
+from tidegate.config.preset import DEFAULT_PRESET, preset_names, preset_text
+from tidegate.config.schema import WILDCARD, AnonymousSettings, Settings
+from tidegate.config.shape import build
+from tidegate.config.tree import Map, Node, Scalar, Seq, parse_tree, read_text
+from tidegate.config.values import nearest
+from tidegate.core import PolicyError
+
+_COMMAND_LINE = Mark("command line")
+_OFF = {"off", "no", "false"}
+
+
+def load_settings(
+    path: str | Path | None,
+    *,
+    environ: Mapping[str, str],
+    backend_url: str | None = None,
+    engine: str | None = None,
+    seats: int | None = None,
+    preset: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read and validate a file, or build settings around one backend without any file.
+
+    Args:
+        path: the file; ``None`` for none.
+        environ: where ``${NAME}`` is looked up.
+        backend_url: one backend for any model (``models: [{name: "*", ...}]``, pool ``default``); with a file only
+            where that has no ``models``.
+        engine: engine of ``backend_url``; default ``openai``, which sends nothing that only some engines know.
+        seats: seats of ``backend_url``.
+        preset: takes the place of the file's ``preset``.
+        overrides: more settings from the command line by dotted path, like ``{"gateway.listen": "127.0.0.1:0"}``.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    problems: list[Problem] = []
+    tree = Map(_COMMAND_LINE)
+    if path is not None:
+        tree = parse_tree(read_text(Path(path)), source=str(path), environ=environ, problems=problems)
+    for dotted_path, text in (overrides or {}).items():
+        _override(tree, dotted_path, text)
+    if preset is not None:
+        _override(tree, "preset", preset)
+    if backend_url is not None:
+        _add_backend(tree, problems, url=backend_url, engine=engine or Engine.OPENAI, seats=seats)
+    return _settings(tree, problems)
+
+
+def parse_settings(text: str, *, environ: Mapping[str, str] | None = None, source: str = "settings") -> Settings:
+    """Validate YAML text. ``source`` names it in errors.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    problems: list[Problem] = []
+    tree = parse_tree(text, source=source, environ=environ or {}, problems=problems)
+    return _settings(tree, problems)
+
+
+def _settings(tree: Map, problems: list[Problem]) -> Settings:
+    anonymous_off = _take_anonymous_off(tree)
+    _lay_over_preset(tree, problems)
+    settings = build(Settings, tree, problems)
+    if settings is None:
+        raise ConfigError(problems)
+    problems += cross_check(settings, tree)
+    if not problems:
+        try:
+            settings.core_policy()
+        except PolicyError as error:
+            problems += [_policy_problem(error, tree)]
+    if problems:
+        raise ConfigError(problems)
+    if (
+        settings.anonymous is None
+        and not anonymous_off
+        and not settings.tenants
+        and settings.gateway.listen.is_loopback
+    ):
+        return settings.model_copy(update={"anonymous": AnonymousSettings(band="p1", max_band="p0")})
+    return settings
+
+
+def _take_anonymous_off(tree: Map) -> bool:
+    node = tree.entries.get("anonymous")
+    if isinstance(node, Scalar) and node.text is not None and node.text.lower() in _OFF:
+        del tree.entries["anonymous"]
+        return True
+    return False
+
+
+def _lay_over_preset(tree: Map, problems: list[Problem]) -> None:
+    node = tree.entries.get("preset")
+    name = DEFAULT_PRESET if node is None else node.text if isinstance(node, Scalar) else ""
+    names = preset_names()
+    if name not in names:
+        mark = node.mark if node else tree.mark
+        hint = nearest(name or "", names)
+        problems.append(Problem("preset", f"expected one of {', '.join(names)}", repr(name), hint, mark))
+        name = DEFAULT_PRESET
+        tree.entries.pop("preset", None)
+    base = parse_tree(preset_text(name), source=f"preset {name}", environ={}, problems=problems)
+    policy = _overlay(base.entries["policy"], tree.entries.get("policy"))
+    tree.put("policy", policy, tree.keys.get("policy", policy.mark))
+    bands = policy.entries.get("bands") if isinstance(policy, Map) else None
+    if isinstance(bands, Map):
+        bands.entries = dict(sorted(bands.entries.items()))
+
+
+def _overlay(base: Node, over: Node | None) -> Node:
+    """Lay what the file says over the preset, key by key. A section left empty changes nothing."""
+    if over is None or (isinstance(base, Map) and isinstance(over, Scalar) and over.text is None):
+        return base
+    if not isinstance(base, Map) or not isinstance(over, Map):
+        return over
+    result = Map(over.mark, dict(base.entries), dict(base.keys))
+    for key, node in over.entries.items():
+        result.put(key, _overlay(base.entries[key], node) if key in base.entries else node, over.keys[key])
+    return result
+
+
+def _override(tree: Map, dotted_path: str, text: str) -> None:
+    *parents, last = dotted_path.split(".")
+    for part in parents:
+        child = tree.entries.get(part)
+        if not isinstance(child, Map):
+            child = Map(_COMMAND_LINE)
+            tree.put(part, child, _COMMAND_LINE)
+        tree = child
+    tree.put(last, Scalar(text, text, _COMMAND_LINE), _COMMAND_LINE)
+
+
+def _add_backend(tree: Map, problems: list[Problem], *, url: str, engine: str, seats: int | None) -> None:
+    models = tree.entries.get("models")
+    if models is not None and not (isinstance(models, Scalar) and models.text is None):
+        expected = "expected either --backend or models in the file, not both"
+        problems.append(Problem("models", expected, mark=tree.keys["models"]))
+        return
+    backend = Map(_COMMAND_LINE)
+    for key, text in (("url", url), ("engine", engine), ("seats", None if seats is None else str(seats))):
+        if text is not None:
+            backend.put(key, Scalar(text, text, _COMMAND_LINE), _COMMAND_LINE)
+    model = Map(_COMMAND_LINE)
+    model.put("name", Scalar(WILDCARD, WILDCARD, _COMMAND_LINE), _COMMAND_LINE)
+    model.put("backends", Seq([backend], _COMMAND_LINE), _COMMAND_LINE)
+    tree.put("models", Seq([model], _COMMAND_LINE), _COMMAND_LINE)
+
+
+def _policy_problem(error: PolicyError, tree: Map) -> Problem:
+    from tidegate.config.shape import locate
+
+    _, mark = locate(tree, tuple(error.field.split(".")))
+    return Problem(error.field, error.message, mark=mark)

@@ -1,0 +1,119 @@
+"""The policy section: everything that decides what runs, waits and is refused (SPEC §2, §4, §6).
+
+Defaults here are only for what a preset leaves out; the shipped presets write every value with its reason. ``floor``
+has no default: a band below the highest has to say how much it is promised, even when that is nothing.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from pydantic import Field
+
+from tidegate.config.fields import (
+    BacklogOrderName,
+    DisciplineName,
+    FullName,
+    Number,
+    OrderName,
+    Part,
+    PositiveSeconds,
+    PositiveWhole,
+    Seconds,
+    Section,
+    ShedAnswer,
+    ShedAnswerName,
+    Size,
+    Switch,
+    Text,
+    UnitName,
+    Whole,
+)
+from tidegate.core import BacklogOrder, Discipline, Full, Order, Unit
+
+
+class MessageSettings(Section):
+    """Text of the fallback answer, by language."""
+
+    zh: Text | None = Field(default=None, description="Chinese. Absent: the built-in text.")
+    en: Text | None = Field(default=None, description="English. Absent: the built-in text.")
+
+
+class BandSettings(Section):
+    """One band."""
+
+    weight: Number = Field(
+        default=1.0, description="Base score W of the aging discipline, `W + aging_per_ms · wait_ms`."
+    )
+    aging_per_ms: Number = Field(default=0.0, description="Score gained per millisecond of waiting.")
+    share: PositiveWhole = Field(default=1, description="Weight of the weighted discipline.")
+    floor: Part | None = Field(
+        default=None,
+        description="Guaranteed least part of the pool's dispatches while the band has work that may run. Required "
+        "below the highest band; `0` says that it may wait for ever.",
+    )
+    promote_after: PositiveSeconds | None = Field(
+        default=None,
+        description="Age after which a ticket claims with the weights of the next higher band. Absent: never.",
+    )
+    order: OrderName = Field(
+        default=Order.FIFO,
+        description="Order inside one tenant's flow: arrival, shortest estimated work first, or deadline first.",
+    )
+    backlog_order: BacklogOrderName = Field(
+        default=BacklogOrder.SAME, description="Order once the band's queue has not been empty for `backlog_after`."
+    )
+    capacity: PositiveWhole = Field(default=20_000, description="Most tickets waiting in this band, over all pools.")
+    full: FullName = Field(default=Full.REJECT_NEWEST, description="What a band at its capacity does with a newcomer.")
+    ttl: PositiveSeconds = Field(default=86_400.0, description="Longest wait before the ticket expires.")
+    reserve: Whole = Field(
+        default=0,
+        description="Lower bands start only while more than this many seats of the pool are free; below its seats.",
+    )
+    ceiling: Part = Field(
+        default=Fraction(1),
+        description="Not dispatched while more than this part of the pool's seats is taken by all bands.",
+    )
+    max_output_tokens: PositiveWhole | None = Field(
+        default=None, description="Cap written into the request. Absent: none."
+    )
+    max_input_tokens: PositiveWhole | None = Field(
+        default=None,
+        description="Longest estimated prompt. A longer one runs one band lower, or is a 413 under `strict_bands`.",
+    )
+    ttft_slo: PositiveSeconds | None = Field(default=None, description="Target for the first token. Absent: none.")
+    shed_hopeless: Switch = Field(
+        default=False,
+        description="Refuse on arrival what would wait longer than half of `ttft_slo`, its TTL or its deadline.",
+    )
+    shed_answer: ShedAnswerName = Field(
+        default=ShedAnswer.ERROR, description="Shed work gets an error (429), or a normal completion that says so."
+    )
+    message: MessageSettings = Field(default=MessageSettings(), description="Text of the fallback answer.")
+
+
+class PolicySettings(Section):
+    """Everything the scheduler obeys."""
+
+    discipline: DisciplineName = Field(default=Discipline.AGING, description="Which band is wanted next.")
+    unit: UnitName = Field(default=Unit.TOKENS, description="What the weighted discipline counts.")
+    overtake_cap: Part = Field(
+        default=Fraction(15, 100),
+        description="Most part of contended dispatches in which a lower band passes a higher one, floors included.",
+    )
+    queue_capacity: PositiveWhole = Field(default=25_000, description="Most tickets waiting in all bands and pools.")
+    queue_bytes: Size = Field(default=512 * 1024**2, description="Most body bytes waiting in all bands and pools.")
+    max_flows: PositiveWhole = Field(default=10_000, description="Distinct fairness ids; those beyond share one flow.")
+    sjf_aging: Number = Field(
+        default=1.0, description="Estimated tokens that a millisecond of waiting is worth in `sjf`."
+    )
+    lend_limit: PositiveWhole = Field(default=8, description="Most waiting tickets that one waiter lends its band to.")
+    backlog_after: Seconds = Field(
+        default=1.0, description="How long a queue must not be empty before `backlog_order` holds."
+    )
+    depends_timeout: PositiveSeconds = Field(default=600.0, description="Longest wait for a dependency.")
+    bands: dict[str, BandSettings] = Field(
+        description="`p0` (highest) to `p7`. Those of the preset are overridden key by key; more may be added.",
+        min_length=1,
+        max_length=8,
+    )

@@ -1,0 +1,238 @@
+"""Turn the text of a setting into its value, exactly.
+
+YAML's own guesses are not used: ``0.05`` must be 1/20 and not the nearest float, ``0755`` must not become 493, and a
+tenant called ``no`` must not become a boolean. So every parser takes the text as written (or a Python number, for
+callers without a file) and raises ``ExpectedError``, which says what would have been right. Patterns bound the count of
+digits, because ``Fraction("1e999999999")`` would compute for minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from difflib import get_close_matches
+from fractions import Fraction
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+_DECIMAL = r"\d{1,15}(?:\.\d{1,12})?"
+_DURATION = re.compile(rf"({_DECIMAL})\s*(ms|s|min|h|d)?")
+_SIZE = re.compile(rf"({_DECIMAL})\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
+_PART = re.compile(rf"({_DECIMAL})(?:(%)|/(\d{{1,12}}))?")
+_WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
+_NUMBER = re.compile(r"[+-]?\d[\d_]{0,17}(?:\.\d{1,17})?(?:[eE][+-]?\d{1,2})?")
+_DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_TRUE, _FALSE = {"true", "yes", "on"}, {"false", "no", "off"}
+_UNIT_S = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86400)}
+_UNIT_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
+    f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)
+}
+
+
+class ExpectedError(ValueError):
+    """A value that cannot be read: what was expected, the nearest name, and whether the value may be shown."""
+
+    def __init__(self, expected: str, *, nearest: str | None = None, secret: bool = False) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.nearest = nearest
+        self.secret = secret
+
+
+class Address(NamedTuple):
+    """Host and port to listen on. Port 0 lets the system choose one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """Return the known name that looks most like ``name``, if any does."""
+    close = get_close_matches(name.lower(), [item.lower() for item in known], n=1, cutoff=0.6)
+    return next((item for item in known if close and item.lower() == close[0]), None)
+
+
+def parse_duration(value: object) -> float:
+    """Read ``250ms``, ``15s``, ``30min``, ``24h``, ``7d``; a bare number is seconds. Returns seconds.
+
+    Raises:
+        ExpectedError: not a duration, or negative.
+    """
+    match = _DURATION.fullmatch(_text(value))
+    if not match:
+        raise ExpectedError("expected a duration like 250ms, 15s, 30min or 24h (a bare number is seconds)")
+    return float(Fraction(match[1]) * _UNIT_S[match[2] or "s"])
+
+
+def parse_positive_duration(value: object) -> float:
+    """Read a duration above 0."""
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise ExpectedError("expected a duration above 0")
+    return seconds
+
+
+def parse_size(value: object) -> int:
+    """Read ``32MiB`` or ``1GB``; a bare number is bytes. Returns bytes, at least 1."""
+    match = _SIZE.fullmatch(_text(value))
+    if not match:
+        raise ExpectedError("expected a size like 32MiB or 1GB (a bare number is bytes)")
+    size = int(Fraction(match[1]) * _UNIT_BYTES[match[2] or "B"])
+    if size < 1:
+        raise ExpectedError("expected a size of at least 1 byte")
+    return size
+
+
+def parse_part(value: object) -> Fraction:
+    """Read a part of a whole, exactly: ``0.05``, ``5%`` and ``1/20`` are the same. From 0 to 1."""
+    match = _PART.fullmatch(_text(value))
+    if not match or match[3] == "0" * len(match[3] or ""):
+        raise ExpectedError("expected a part from 0 to 1, like 0.05")
+    part = Fraction(match[1]) / (100 if match[2] else int(match[3] or 1))
+    if part > 1:
+        raise ExpectedError("expected a part from 0 to 1, like 0.05")
+    return part
+
+
+def parse_whole(value: object, least: int = 0) -> int:
+    """Read a whole number of at least ``least``. Underscores may group digits; a leading zero is refused."""
+    text = _text(value)
+    if not _WHOLE.fullmatch(text):
+        raise ExpectedError(f"expected a whole number of at least {least}")
+    if len(digits := text.lstrip("+-")) > 1 and digits[0] == "0":
+        raise ExpectedError("expected a decimal number without a leading zero (YAML would read it as octal)")
+    number = int(text)
+    if number < least:
+        raise ExpectedError(f"expected a whole number of at least {least}")
+    return number
+
+
+def parse_positive_whole(value: object) -> int:
+    """Read a whole number of at least 1."""
+    return parse_whole(value, 1)
+
+
+def parse_number(value: object) -> float:
+    """Read a finite number of at least 0."""
+    text = _text(value)
+    if not _NUMBER.fullmatch(text) or not 0 <= (number := float(text)) < math.inf:
+        raise ExpectedError("expected a number of at least 0")
+    return number
+
+
+def parse_positive_number(value: object) -> float:
+    """Read a finite number above 0."""
+    number = parse_number(value)
+    if number <= 0:
+        raise ExpectedError("expected a number above 0")
+    return number
+
+
+def parse_switch(value: object) -> bool:
+    """Read ``true`` or ``false`` (also ``yes no on off``)."""
+    if isinstance(value, bool):
+        return value
+    text = _text(value).lower()
+    if text not in _TRUE | _FALSE:
+        raise ExpectedError("expected true or false")
+    return text in _TRUE
+
+
+def parse_text(value: object) -> str:
+    """Read text that is not empty and holds no control characters but line breaks and tabs."""
+    text = _text(value)
+    if not text or len(text) > 4096 or any(ord(char) < 32 and char not in "\n\t" for char in text):
+        raise ExpectedError("expected text of 1 to 4096 printable characters")
+    return text
+
+
+def parse_name(value: object) -> str:
+    """Read a name: 1 to 128 letters, digits and ``._:-``."""
+    text = _text(value)
+    if not _NAME.fullmatch(text):
+        raise ExpectedError("expected a name of 1 to 128 letters, digits or . _ : -")
+    return text
+
+
+def parse_digest(value: object) -> str:
+    """Read ``sha256:`` and 64 hexadecimal digits, the digest of a key. A key itself is refused and never shown."""
+    text = _text(value)
+    if not _DIGEST.fullmatch(text):
+        raise ExpectedError(
+            "expected a digest, sha256: and 64 hexadecimal digits; `tidegate keygen` prints a key with its digest, "
+            "`printf %s KEY | sha256sum` digests one you have",
+            secret=True,
+        )
+    return text.lower()
+
+
+def parse_address(value: object) -> Address:
+    """Read ``HOST:PORT`` (``127.0.0.1:8400``, ``[::1]:8400``)."""
+    wanted = ExpectedError("expected HOST:PORT, like 127.0.0.1:8400")
+    host, colon, port = _text(value).rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+        raise wanted
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            ip_address(host)
+        except ValueError:
+            raise wanted from None
+    elif not _HOST.fullmatch(host):
+        raise wanted
+    return Address(host, int(port))
+
+
+def parse_root_url(value: object) -> str:
+    """Read the root URL of a backend: scheme, host and port, nothing else. Returns it without the last ``/``."""
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ExpectedError("expected a root URL, like http://10.0.0.1:8000") from None
+    if parts.username is not None or parts.password is not None:
+        raise ExpectedError("expected a URL without a user or password; put the credential in api_key", secret=True)
+    if parts.scheme not in ("http", "https") or not host or not text.isascii() or any(c.isspace() for c in text):
+        raise ExpectedError("expected a root URL, like http://10.0.0.1:8000")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        root = f"{parts.scheme}://{parts.netloc}"
+        raise ExpectedError(f"expected the root of the backend, {root} (/v1/... is appended)", nearest=root)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def parse_choice(value: object, choices: list[str]) -> str:
+    """Read one of ``choices``."""
+    text = _text(value)
+    if text not in choices:
+        raise ExpectedError(f"expected one of {', '.join(choices)}", nearest=nearest(text, choices))
+    return text
+
+
+def _text(value: object) -> str:
+    """Give numbers of callers without a file the form that a file would have."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | Fraction):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.12f}".rstrip("0").rstrip(".") if math.isfinite(value) else str(value)
+    return ""
