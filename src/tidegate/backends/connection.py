@@ -1,0 +1,358 @@
+"""One HTTP/1.1 connection to an upstream: an ``asyncio.Protocol`` around the httptools parser.
+
+Invariants: at most one request is in flight; whatever arrives without one closes the connection; every path out of
+a request goes through ``_finish`` or ``_fail``, which detach the response, stop its timer, and give the connection
+back to its owner or close it. Message framing follows RFC 9112 §6; httptools never sees the end of the connection,
+so bodies delimited by it are recognised here.
+
+Cost: nothing per chunk but the parser's call, an append, and at most one future's wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import httptools
+
+from tidegate.backends.engines import Reuse
+from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedOut, Unavailable
+from tidegate.backends.response import Response
+
+SLICE = 256 * 1024
+"""Bytes of a request body handed to the transport at once, so that pausing can take effect in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one connection; durations in seconds, None is unlimited, sizes in bytes."""
+
+    head_timeout_s: float | None
+    silence_timeout_s: float | None
+    max_head: int
+    high_water: int
+    reuse: Reuse
+
+
+class Owner(Protocol):
+    """What a connection tells the pool that it belongs to."""
+
+    def connection_made(self, connection: Connection) -> None:
+        """It is established."""
+
+    def connection_idle(self, connection: Connection) -> bool:
+        """It can carry another request; False: it is not wanted and must close."""
+
+    def connection_lost(self, connection: Connection) -> None:
+        """It is gone. Called once for each ``connection_made``."""
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    """Raised inside a parser callback to stop the parser."""
+
+
+class Connection(asyncio.Protocol):
+    """Carries one request at a time; see the module's invariants."""
+
+    __slots__ = (
+        "_body",
+        "_complete",
+        "_dry",
+        "_head_request",
+        "_headers",
+        "_informational",
+        "_keep",
+        "_limits",
+        "_loop",
+        "_name",
+        "_owner",
+        "_parser",
+        "_read_paused",
+        "_response",
+        "_timer",
+        "_transport",
+        "_unread",
+        "_until_close",
+        "_write_paused",
+        "idle_since",
+        "served",
+    )
+
+    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, limits: Limits, name: str) -> None:
+        self._owner = owner
+        self._loop = loop
+        self._limits = limits
+        self._name = name
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._response: Response | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._body: memoryview | None = None  # what is left of the request body
+        self._write_paused = self._read_paused = False
+        self._unread = 0  # bytes of body that the consumer has not taken
+        self.served = 0
+        self.idle_since = 0.0
+        self._reset(head_request=False)
+
+    def _reset(self, *, head_request: bool) -> None:
+        self._head_request = head_request
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._informational = self._complete = self._until_close = False
+        self._keep = True
+        self._dry = 0  # bytes since the request or since the last piece of body: heads, chunk lines, trailers
+
+    # The request
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be sent as far as is known."""
+        return self._transport is not None and self._response is None and not self._transport.is_closing()
+
+    def send(self, method: bytes, head: bytes, body: bytes) -> Response:
+        """Start a request on a usable connection."""
+        transport = self._transport
+        assert transport is not None
+        assert self._response is None
+        self._reset(head_request=method == b"HEAD")
+        self._unread = 0
+        response = self._response = Response(self._loop, self, reused=self.served > 0)
+        self.served += 1
+        if self._limits.head_timeout_s is not None:
+            self._timer = self._loop.call_later(self._limits.head_timeout_s, self._head_overdue)
+        if len(body) <= SLICE:
+            # uvloop sends both by one writev; asyncio joins them, which for this size costs less than a second send.
+            transport.writelines((head, body) if body else (head,))
+        else:
+            transport.write(head)
+            self._body = memoryview(body)
+            self._pump()
+        return response
+
+    def _pump(self) -> None:
+        """Hand the body to the transport until it says that it has enough."""
+        while self._body is not None and not self._write_paused and self._transport is not None:
+            piece, rest = self._body[:SLICE], self._body[SLICE:]
+            self._body = rest if len(rest) else None
+            self._transport.write(piece)
+
+    def abort(self) -> None:
+        """Close at once, without sending what is buffered. Idempotent."""
+        self._detach()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def shut(self) -> None:
+        """Close at once and tell whoever waits for the response."""
+        self._ended("this client was closed")
+        self.abort()
+
+    def drained(self) -> None:
+        """The consumer has taken everything that had arrived."""
+        self._unread = 0
+        if self._read_paused:
+            self._read_paused = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport and let the kernel watch for a dead peer."""
+        self._transport = cast(asyncio.Transport, transport)
+        _probe_when_silent(transport.get_extra_info("socket"))
+        self._owner.connection_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        response = self._response
+        if response is None:
+            self.abort()  # nothing was asked: leftovers of the last response, or a farewell such as 408
+            return
+        response.last_byte_at = self._loop.time()
+        self._dry += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._parser_stopped(error)
+            return
+        if self._dry > self._limits.max_head:
+            self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._limits.max_head} bytes"))
+        elif self._complete:
+            self._finish()
+
+    def eof_received(self) -> None:
+        """The peer will send no more: the end of some bodies, a fault in all others. The transport then closes."""
+        if self._response is not None and self._until_close:
+            self._keep = False
+            self._finish()
+        self._ended("the connection was closed")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._ended("the connection was lost" if exc is None else f"the connection was lost: {exc}")
+        self._transport = None
+        self._owner.connection_lost(self)
+
+    def pause_writing(self) -> None:
+        """The transport has enough."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The transport wants more."""
+        self._write_paused = False
+        self._pump()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        """A status line begins: ours, or one that nobody asked for behind the complete response."""
+        if self._complete:
+            raise _Refused
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; those after the head are trailers and are dropped."""
+        if self._response is not None and not self._response.status:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Decide how the body ends, and wake whoever waits for the head."""
+        response = self._response
+        assert response is not None
+        status = self._parser.get_status_code()
+        headers = self._headers
+        if self._dry > self._limits.max_head and _size(headers) > self._limits.max_head:
+            raise _Refused(f"a response head over {self._limits.max_head} bytes")
+        if status < 200:
+            if status < 100 or status == 101:
+                raise _Refused(f"a response with status {status}, which was not asked for")
+            self._informational = True
+            self._headers = []
+            return
+        keep = self._parser.should_keep_alive()
+        # The parser says no to keep-alive wherever the end of the connection ends the body, so look only then.
+        self._until_close = not keep and not _framed(headers)
+        self._keep = keep and (self._limits.reuse is Reuse.ALWAYS or _has_length(headers))
+        self._stop_timer()
+        if self._limits.silence_timeout_s is not None:
+            self._timer = self._loop.call_later(self._limits.silence_timeout_s, self._check_silence)
+        response.begin(status, headers)
+        if self._head_request:
+            self._complete = True  # whatever length the head announces: no body follows
+            self._keep = False  # and the parser waits for one, so it cannot be used again
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a piece of the body on; pause the upstream when the consumer is far behind."""
+        response = self._response
+        if response is None or self._informational or self._complete:
+            raise _Refused("a body where there is none")
+        self._dry = 0
+        self._unread += len(data)
+        response.feed(data)
+        if self._unread > self._limits.high_water and not self._read_paused and self._transport is not None:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The response is complete, or only an informational one."""
+        if self._informational:
+            self._informational = False
+        else:
+            self._complete = True
+
+    # Ways out
+
+    def _parser_stopped(self, error: Exception) -> None:
+        if self._complete:
+            self._keep = False  # bytes behind a complete response: it is good, the connection is not
+            self._finish()
+            return
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+        self._fail(ProtocolError(f"{self._name}: expected an HTTP/1.1 response, came something else: {cause}"))
+
+    def _finish(self) -> None:
+        """The response is complete."""
+        response = self._response
+        assert response is not None
+        reusable = self._keep and self._body is None
+        self.drained()  # the response holds all of it; this connection may read again
+        self._detach()
+        response.end()
+        if not reusable or not self.usable or not self._owner.connection_idle(self):
+            self.abort()
+
+    def _ended(self, how: str) -> None:
+        """The peer has left in the middle, if there is a middle."""
+        response = self._response
+        if response is None:
+            return
+        if response.status:
+            self._fail(Broken(f"{self._name}: {how} before the end of the response"))
+        elif self._dry:
+            self._fail(Broken(f"{self._name}: {how} within the response head"))
+        else:
+            self._fail(Unavailable(f"{self._name}: {how} before the first byte of the response"))
+
+    def _fail(self, error: BackendError) -> None:
+        response = self._response
+        self.abort()
+        if response is not None:
+            response.fail(error)
+
+    def _detach(self) -> None:
+        self._response = None
+        self._body = None
+        self._stop_timer()
+
+    # Time-outs
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _head_overdue(self) -> None:
+        self._timer = None
+        self._fail(TimedOut(f"{self._name}: no response head within {self._limits.head_timeout_s} s"))
+
+    def _check_silence(self) -> None:
+        """Fire only after true silence; re-arming a timer at every chunk would cost more than the chunk."""
+        response = self._response
+        limit = self._limits.silence_timeout_s
+        if response is None or limit is None:
+            return
+        # While we ourselves do not read, nothing can arrive: that silence is not the engine's.
+        since = self._loop.time() if self._read_paused else response.last_byte_at
+        left = since + limit - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_silence)
+        else:
+            self._timer = None
+            self._fail(TimedOut(f"{self._name}: no byte of the response for {limit} s"))
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+def _has_length(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"content-length" for name, _ in headers)
+
+
+def _framed(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the body ends by length or by chunks (the parser has refused both together)."""
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if codings:
+        return codings[-1].rpartition(b",")[2].strip().lower() == b"chunked"
+    return _has_length(headers)
+
+
+def _probe_when_silent(sock: socket.socket | None) -> None:
+    """Have the kernel find out within half a minute that a host is gone: a stream may be silent for long."""
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,173 @@
+"""One response as its consumer sees it: status, headers, and the body piece by piece.
+
+Invariants: pieces come in order and unchanged; a clean end is ``b""`` and only a clean end is; after a fault the
+pieces that had arrived are handed out first. One reader. No future is made while there is something to hand out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tidegate.backends.errors import BackendError, Broken
+
+if TYPE_CHECKING:
+    from tidegate.backends.connection import Connection
+
+
+class Response:
+    """The response to one request. Call ``abort()`` when done with it early; after the end it does nothing.
+
+    Attributes:
+        status: three digits, 200 or more.
+        headers: names in lower case, in the order in which they came, hop-by-hop ones included.
+        reused: the connection had served an earlier request.
+        sent_at, head_at, last_byte_at: the event loop's time in seconds; ``head_at`` is 0.0 before the head.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_ended",
+        "_error",
+        "_loop",
+        "_pieces",
+        "_waiter",
+        "head_at",
+        "headers",
+        "last_byte_at",
+        "reused",
+        "sent_at",
+        "status",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection, *, reused: bool) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.reused = reused
+        self.sent_at = self.last_byte_at = loop.time()
+        self.head_at = 0.0
+        self._loop = loop
+        self._connection: Connection | None = connection
+        self._pieces: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BackendError | None = None
+        self._ended = False
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything has been handed out and the end was clean: the next read gives ``b""``."""
+        return self._ended and not self._pieces
+
+    def header(self, name: bytes) -> bytes | None:
+        """Give the first value of a header by its lower-case name."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def try_read(self) -> bytes | None:
+        """Give what has arrived, joined; ``b""`` at the clean end; None when there is nothing yet.
+
+        Raises:
+            BackendError: the response ended without reaching its end.
+        """
+        pieces = self._pieces
+        if pieces:
+            if len(pieces) == 1:
+                data = pieces.pop()
+            else:
+                data = b"".join(pieces)
+                pieces.clear()
+            if self._connection is not None:
+                self._connection.drained()
+            return data
+        if self._ended:
+            return b""
+        if self._error is not None:
+            raise self._error
+        return None
+
+    async def read(self) -> bytes:
+        """Wait for the next bytes of the body; ``b""`` at the clean end. Cancelling it aborts the response.
+
+        Raises:
+            BackendError: as ``try_read``.
+        """
+        while (data := self.try_read()) is None:
+            await self._wait()
+        return data
+
+    async def read_all(self, limit: int) -> bytes:
+        """Read to the clean end.
+
+        Raises:
+            BackendError: the response broke, or is longer than ``limit`` bytes (it is then aborted).
+        """
+        parts: list[bytes] = []
+        size = 0
+        while data := await self.read():
+            parts.append(data)
+            size += len(data)
+            if size > limit:
+                self.abort()
+                raise Broken(f"expected a response body of at most {limit} bytes, came {size} and more")
+        return b"".join(parts)
+
+    def abort(self) -> None:
+        """Close the connection at once, so that the engine stops its work. Idempotent, allowed in every state."""
+        connection = self._connection
+        if connection is not None:
+            self.fail(Broken("the request was aborted on this side"))
+            connection.abort()
+
+    # What follows is called by the connection only.
+
+    async def started(self) -> None:
+        """Wait for the head. Cancelling it aborts the request."""
+        while not self.status:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """The head is complete."""
+        self.status = status
+        self.headers = headers
+        self.head_at = self.last_byte_at
+        self._wake()
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body has come."""
+        self._pieces.append(data)
+        if self._waiter is not None:
+            self._wake()
+
+    def end(self) -> None:
+        """The body is complete; the connection is no longer ours."""
+        self._connection = None
+        self._ended = True
+        self._wake()
+
+    def fail(self, error: BackendError) -> None:
+        """The response will not get further; the connection is no longer ours."""
+        self._connection = None
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():  # it is when its task has been cancelled and has not run yet
+                waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        if self._waiter is not None:
+            raise RuntimeError("a response has one reader")
+        self._waiter = waiter = self._loop.create_future()
+        try:
+            await waiter
+        except BaseException:
+            self._waiter = None
+            self.abort()
+            raise

@@ -1,0 +1,238 @@
+"""One upstream: its pool of connections, and the one retry that HTTP keep-alive makes necessary.
+
+A server may close an idle connection in the moment in which we use it (RFC 9112 §9.3.1). So a request that was
+sent on a pooled connection which then ended without a single byte of response is sent once more, on a new
+connection. Nothing else is retried here: every other retry is the scheduler's business.
+
+Invariants: each connection is idle, in flight, or gone; a request cancelled at any await leaves none behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections import deque
+from dataclasses import dataclass
+
+from tidegate.backends.connection import Connection, Limits
+from tidegate.backends.engines import Reuse
+from tidegate.backends.errors import BackendError, Overloaded, TimedOut, Unavailable
+from tidegate.backends.response import Response
+from tidegate.backends.wire import Headers, fixed_lines, parse_address, request_head
+
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Errors of ``connect`` that say something about this machine and nothing about the engine."""
+
+_CLOSE_WAIT_S = 1.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. ``retries`` counts the keep-alive races that were lost and repaired."""
+
+    connects: int = 0
+    reuses: int = 0
+    retries: int = 0
+
+
+class Upstream:
+    """A client for one backend. Belongs to one event loop; the first request binds it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "",
+        connect_timeout_s: float = 2.0,
+        head_timeout_s: float | None = 600.0,
+        silence_timeout_s: float | None = 600.0,
+        max_idle: int = 256,
+        idle_timeout_s: float = 4.0,
+        max_open: int = 8192,
+        max_head: int = 64 * 1024,
+        high_water: int = 256 * 1024,
+        reuse: Reuse = Reuse.ALWAYS,
+        headers: Headers = (),
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Check the address and prepare what all requests share. Opens nothing.
+
+        Args:
+            url: ``http://host:port`` or ``https://…``; a path in it is put before every target.
+            name: shown in error messages; the url's host and port if empty.
+            connect_timeout_s: for resolving, connecting and the TLS handshake together.
+            head_timeout_s: until the response head; an answer that is not streamed sends it only when generated.
+            silence_timeout_s: longest silence within a body.
+            max_idle: idle connections kept.
+            idle_timeout_s: how long they are kept; below the 5 s after which uvicorn, hence vLLM, closes them.
+            max_open: connections in all; a request beyond it raises ``Overloaded`` at once.
+            max_head: largest response head (also chunk line, trailers) in bytes.
+            high_water: bytes of an unread body at which reading from the engine pauses.
+            reuse: when a connection may carry another request (see ``ENGINES``).
+            headers: sent with every request, for example the upstream's credentials.
+            ssl_context: instead of the default, which verifies the certificate and the host's name.
+
+        Raises:
+            ValueError: for a url or headers that cannot be used.
+        """
+        self._address = parse_address(url)
+        self.name = name or self._address.authority.decode()
+        self._fixed = fixed_lines(self._address.authority, headers)
+        self._connect_timeout_s = connect_timeout_s
+        self._limits = Limits(head_timeout_s, silence_timeout_s, max_head=max_head, high_water=high_water, reuse=reuse)
+        self._max_idle = max_idle
+        self._idle_timeout_s = idle_timeout_s
+        self._max_open = max_open
+        self._ssl = (ssl_context or _verifying_context()) if self._address.tls else None
+        self._idle: deque[Connection] = deque()  # newest at the right
+        self._open: set[Connection] = set()
+        self._connecting = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._all_lost: asyncio.Future[None] | None = None
+        self.counters = Counters()
+
+    @property
+    def open(self) -> int:
+        """Connections established, idle ones included."""
+        return len(self._open)
+
+    @property
+    def idle(self) -> int:
+        """Connections waiting for a request."""
+        return len(self._idle)
+
+    async def request(self, method: bytes, target: bytes, headers: Headers = (), body: bytes = b"") -> Response:
+        """Send a request and wait for the response head. Cancelling it closes the connection.
+
+        The caller must read the response to its end or call its ``abort()``.
+
+        Args:
+            method: as it goes on the wire.
+            target: origin-form, begins with a slash.
+            headers: without those that frame the message (``wire.FRAMING``).
+            body: sent with its length; empty is no body.
+
+        Raises:
+            ValueError: what was passed would break the framing; nothing was sent.
+            BackendError: one of its kinds; ``sent`` says whether the engine may have seen the request.
+        """
+        head = request_head(method, self._address.path + target, self._fixed, headers, len(body))
+        connection = self._take()
+        if connection is not None:
+            self.counters.reuses += 1
+            response = connection.send(method, head, body)
+            try:
+                await response.started()
+            except Unavailable:
+                self.counters.retries += 1  # the keep-alive race: see the module's docstring
+            else:
+                return response
+        fresh = await self._connect(sent_before=connection is not None)
+        response = fresh.send(method, head, body)
+        await response.started()
+        return response
+
+    async def close(self) -> None:
+        """Close all connections, also those in flight, and wait (at most 1 s) until they are gone. Idempotent."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in list(self._open):
+            connection.shut()
+        if self._open:
+            self._all_lost = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_lost], timeout=_CLOSE_WAIT_S)
+
+    # The pool
+
+    def _take(self) -> Connection | None:
+        """Give the newest idle connection: the likeliest to be alive, and it lets the oldest ones run out."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def _connect(self, *, sent_before: bool) -> Connection:
+        if self._closed:
+            raise Unavailable(f"{self.name}: this client is closed", sent=sent_before)
+        if len(self._open) + self._connecting >= self._max_open:
+            raise Overloaded(f"{self.name}: all {self._max_open} connections (max_open) are in use", sent=sent_before)
+        loop = asyncio.get_running_loop()
+        address = self._address
+        connection = Connection(self, loop, self._limits, self.name)
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await loop.create_connection(
+                    lambda: connection,
+                    address.host,
+                    address.port,
+                    ssl=self._ssl,
+                    server_hostname=address.host if self._ssl else None,
+                )
+        except BaseException as error:
+            connection.abort()
+            if isinstance(error, TimeoutError | OSError | ssl.SSLError):
+                raise self._translated(error, sent=sent_before) from error
+            raise
+        finally:
+            self._connecting -= 1
+        if not connection.usable:
+            raise Unavailable(f"{self.name}: the connection was closed as soon as it was made", sent=sent_before)
+        self.counters.connects += 1
+        return connection
+
+    def _translated(self, error: OSError, *, sent: bool) -> BackendError:
+        if isinstance(error, TimeoutError):
+            limit = self._connect_timeout_s
+            return TimedOut(f"{self.name}: not connected within {limit} s (connect_timeout)", sent=sent)
+        kind = Overloaded if error.errno in _NO_ROOM else Unavailable
+        return kind(f"{self.name}: cannot connect: {error}", sent=sent)
+
+    # What connections report
+
+    def connection_made(self, connection: Connection) -> None:
+        """A connection is established."""
+        self._open.add(connection)
+
+    def connection_idle(self, connection: Connection) -> bool:
+        """A connection is free again; False when it is not wanted."""
+        if self._closed or len(self._idle) >= self._max_idle:
+            return False
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._idle_timeout_s, self._close_overdue)
+        return True
+
+    def connection_lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if not self._open and self._all_lost is not None and not self._all_lost.done():
+            self._all_lost.set_result(None)
+
+    def _close_overdue(self) -> None:
+        """Close what has been idle for too long; one timer per upstream, none per connection."""
+        loop = asyncio.get_running_loop()
+        self._sweep = None
+        idle = self._idle
+        while idle:
+            left = idle[0].idle_since + self._idle_timeout_s - loop.time()
+            if left > 0:
+                self._sweep = loop.call_later(left, self._close_overdue)
+                return
+            idle.popleft().abort()
+
+
+def _verifying_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

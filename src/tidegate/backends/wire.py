@@ -1,0 +1,100 @@
+"""Bytes of a request head and the parts of an upstream's address: pure functions, no socket.
+
+Invariant: whatever callers pass, the head has exactly the lines meant. Values with CR, LF or NUL, names that are
+no tokens, and headers that frame the message (which are ours to write) raise ``ValueError`` (RFC 9112 §2.2, §6).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+TOKEN = (string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~").encode()
+"""Characters of a method or header name (RFC 9110 §5.6.2)."""
+
+VISIBLE = bytes(range(0x21, 0x7F))
+
+FRAMING = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade", b"te", b"trailer"}
+    | {b"expect", b"proxy-connection"}
+)
+"""Request headers that callers may not pass: the client writes or omits them itself."""
+
+HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"}
+    | {b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+)
+"""Response headers that belong to this connection only and must not be passed on (RFC 9110 §7.6.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an upstream lives. ``path`` is the prefix of every target, without a slash at its end."""
+
+    tls: bool
+    host: str
+    port: int
+    authority: bytes
+    path: bytes
+
+
+def parse_address(url: str) -> Address:
+    """Split a backend's root url.
+
+    Raises:
+        ValueError: not http(s), no host, or credentials, query or fragment in it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"expected http://host:port or https://host:port as a backend url, came {url!r}")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ValueError("a backend url must not hold credentials, a query or a fragment; credentials go to api_key")
+    path = parts.path.rstrip("/").encode("ascii")
+    if path.translate(None, VISIBLE):
+        raise ValueError(f"expected a backend url without spaces or control characters, came {url!r}")
+    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
+    default = 443 if parts.scheme == "https" else 80
+    port = parts.port or default
+    shown = f"[{host}]" if ":" in host else host
+    authority = shown if port == default else f"{shown}:{port}"
+    return Address(parts.scheme == "https", host, port, authority.encode("ascii"), path)
+
+
+def fixed_lines(authority: bytes, headers: Headers) -> bytes:
+    """Render the header lines that every request to one upstream carries."""
+    _check_headers(headers)
+    return b"host: %b\r\n" % authority + b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+def request_head(method: bytes, target: bytes, fixed: bytes, headers: Headers, body_length: int) -> bytes:
+    """Render a request head; ``fixed`` comes from ``fixed_lines``.
+
+    A length is written for every body, and for an empty one of a method that usually has one (RFC 9110 §8.6).
+    """
+    if not method or not target or method.translate(None, TOKEN) or target.translate(None, VISIBLE):
+        raise ValueError(f"expected a method and a target without spaces or controls, came {method!r} {target[:80]!r}")
+    _check_headers(headers)
+    lines = [b"%b %b HTTP/1.1\r\n" % (method, target), fixed]
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    if body_length or method not in {b"GET", b"HEAD", b"DELETE"}:
+        lines.append(b"content-length: %d\r\n" % body_length)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _check_headers(headers: Headers) -> None:
+    """Refuse what would change the framing. One pass over all values: this is on the hot path."""
+    names = [name for name, _ in headers]
+    if b"".join(names).translate(None, TOKEN) or b"" in names:
+        raise ValueError(f"expected header names that are tokens, came {names!r}")
+    owned = FRAMING.intersection([name.lower() for name in names])
+    if owned:
+        raise ValueError(f"{sorted(owned)!r} are written by the upstream client and cannot be passed")
+    values = b"".join([value for _, value in headers])
+    if b"\n" in values or b"\r" in values or b"\0" in values:
+        at_fault = [name for name, value in headers if not {10, 13, 0}.isdisjoint(value)]
+        raise ValueError(f"expected header values without CR, LF or NUL; at fault: {at_fault!r}")
