@@ -1,0 +1,329 @@
+"""The asyncio shell of the scheduler: reads the clock, asks the core, carries out its actions, arms one timer.
+
+Invariants:
+
+* The core is called from the event-loop thread only and never from inside itself. Actions are worked off in the
+  order in which they were returned, also when a waiter calls the driver from its own callback: what such a call
+  leads to is put at the end.
+* A waiter hears of its ticket once, or never if it cancelled. A lease is released once: a second release changes
+  nothing, and a seat that nobody can take any more (its waiter cancelled or failed) is given back here.
+* After a fault of the core the scheduler may be half updated, so the driver stops: everybody who waits is
+  refused, newcomers too, running work ends on its own, ``ready`` is false.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from tidegate.core import (
+    Action,
+    Dispatch,
+    Drain,
+    Evict,
+    Lease,
+    Outcome,
+    Policy,
+    Promote,
+    Reason,
+    Reject,
+    Release,
+    Signal,
+    Ticket,
+)
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.event_log import EventLog
+from tidegate.runtime.waiters import FutureWaiter, Refusal, TicketWaiter
+from tidegate.telemetry import Recorder
+
+NEVER = float("inf")
+BATCH = 256
+"""Most actions carried out in one turn of the loop; the rest follow in the next (about 1 ms of work each)."""
+FAULT = "the scheduler stopped after an internal fault; see the log of this gateway"
+
+log = structlog.get_logger("tidegate.runtime")
+
+
+class SchedulerLike(Protocol):
+    """What the driver needs of ``core.Scheduler``."""
+
+    def submit(self, now: float, ticket: Ticket) -> list[Action]: ...
+    def release(self, now: float, lease_id: int, release: Release) -> list[Action]: ...
+    def cancel(self, now: float, ticket_id: str) -> list[Action]: ...
+    def observe(self, now: float, signal: Signal) -> list[Action]: ...
+    def set_policy(self, now: float, policy: Policy) -> list[Action]: ...
+    def tick(self, now: float) -> list[Action]: ...
+    def next_wakeup(self) -> float | None: ...
+    def snapshot(self, now: float) -> Any: ...
+
+
+class Driver:
+    """Runs one scheduler on one event loop.
+
+    Args:
+        scheduler: the core; nobody else may call it.
+        clock: where ``now`` comes from.
+        recorder: told of every action and of the end of every lease.
+        loop: the loop to arm the timer on; the running one if absent.
+        event_log: when given, every event is written to it, so that the run can be replayed.
+    """
+
+    def __init__(
+        self,
+        scheduler: SchedulerLike,
+        clock: Clock,
+        recorder: Recorder,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        event_log: EventLog | None = None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._recorder = recorder
+        self._given_loop = loop
+        self._event_log = event_log
+        self._waiters: dict[str, tuple[Ticket, TicketWaiter]] = {}
+        self._leases: dict[int, Lease] = {}
+        self._todo: deque[Action] = deque()
+        self._working = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_at = NEVER
+        self._fault: BaseException | None = None
+        self._drained: asyncio.Event | None = None
+
+    # Events.
+
+    def submit(self, ticket: Ticket, waiter: TicketWaiter) -> None:
+        """Hand a ticket to the scheduler; ``waiter`` hears the answer, perhaps before this returns.
+
+        Raises:
+            ValueError: a ticket of this id waits already.
+        """
+        if ticket.id in self._waiters:
+            raise ValueError(f"expected a new ticket id, got {ticket.id!r}, which waits already")
+        now = self._clock.now()
+        self._waiters[ticket.id] = (ticket, waiter)
+        if self._fault is None:
+            actions = self._ask("submit", now, self._scheduler.submit, ticket)
+        else:
+            actions = [Reject(ticket, Reason.DRAINING, detail=FAULT)]
+        self._recorder.submitted(now, ticket, actions)
+        self._carry_out(actions)
+
+    async def acquire(self, ticket: Ticket) -> Lease | Refusal:
+        """Submit a ticket and wait for its lease or its refusal.
+
+        A task cancelled while it waits loses nothing: the ticket leaves the queue, or the lease that came at the
+        same moment is given back.
+        """
+        waiter = FutureWaiter(self._loop)
+        self.submit(ticket, waiter)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if isinstance(waiter.ended, Lease):
+                self.release(waiter.ended, Release(Outcome.CANCELLED))
+            elif waiter.ended is None:
+                self.cancel(ticket.id)
+            raise
+
+    def release(self, lease: Lease, release: Release, *, reason: Reason | None = None) -> None:
+        """End a lease: its seat returns, its outcome is counted.
+
+        Args:
+            lease: what ``dispatched`` brought. Released before: nothing happens but a warning in the log.
+            release: outcome and, where known, the tokens really used.
+            reason: row of the refusal table when the request failed after its dispatch.
+        """
+        if self._leases.pop(lease.id, None) is None:
+            log.warning("lease.released_twice", lease=lease.id, request_id=lease.ticket.id)
+            return
+        now = self._clock.now()
+        self._recorder.finished(now, lease, release, reason=reason)
+        self._event("release", now, self._scheduler.release, lease.id, release)
+
+    def cancel(self, ticket_id: str) -> bool:
+        """Take a ticket out of the queue; its waiter will hear nothing. False when it does not wait (any more)."""
+        entry = self._waiters.pop(ticket_id, None)
+        if entry is None:
+            return False
+        if self._decided(ticket_id):  # its answer stands in _todo and will find no waiter
+            return True
+        ticket = entry[0]
+        now = self._clock.now()
+        actions = [] if self._fault is not None else self._ask("cancel", now, self._scheduler.cancel, ticket_id)
+        if not any(action.ticket is ticket for action in actions if not isinstance(action, Promote)):
+            self._recorder.cancelled(now, ticket)
+        self._recorder.actions(now, actions)
+        self._carry_out(actions)
+        return True
+
+    def observe(self, signal: Signal) -> None:
+        """Tell the scheduler a fact from outside."""
+        self._event(f"observe.{type(signal).__name__}", self._clock.now(), self._scheduler.observe, signal)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Put a whole new policy in force; nothing that waits is lost."""
+        self._recorder.set_policy(policy)
+        self._event("set_policy", self._clock.now(), self._scheduler.set_policy, policy)
+
+    async def drain(self, timeout_s: float) -> int:
+        """Refuse what waits and what comes, let running work finish for at most ``timeout_s`` seconds.
+
+        Returns:
+            How many leases still run; 0 when all ended in time.
+        """
+        drained = self._drained = self._drained or asyncio.Event()
+        self.observe(Drain())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await drained.wait()
+        return len(self._leases)
+
+    def close(self) -> None:
+        """Stop the timer and write out the event log. The driver does nothing more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._event_log is not None:
+            self._event_log.close()
+
+    # Questions.
+
+    @property
+    def ready(self) -> bool:
+        """Whether newcomers have a chance: not draining, and no fault of the scheduler."""
+        return self._fault is None and self._drained is None
+
+    @property
+    def running(self) -> int:
+        """How many leases are out."""
+        return len(self._leases)
+
+    @property
+    def waiting(self) -> int:
+        """How many waiters have not heard yet."""
+        return len(self._waiters)
+
+    def snapshot(self) -> Any:
+        """What the scheduler says of itself now."""
+        return self._scheduler.snapshot(self._clock.now())
+
+    # The machine.
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        if self._given_loop is None:
+            self._given_loop = asyncio.get_running_loop()
+        return self._given_loop
+
+    def _event(self, kind: str, now: float, call: Callable[..., list[Action]], *arguments: object) -> None:
+        """Ask the core, count, carry out."""
+        actions = self._ask(kind, now, call, *arguments) if self._fault is None else []
+        if actions:
+            self._recorder.actions(now, actions)
+        self._carry_out(actions)
+
+    def _ask(self, kind: str, now: float, call: Callable[..., list[Action]], *arguments: object) -> list[Action]:
+        if self._event_log is not None:
+            self._event_log.append(now, kind, arguments)
+        try:
+            return call(now, *arguments)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the scheduler cannot be trusted any more
+            self._halt(now, fault)
+            return []
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        if actions:
+            self._todo.extend(actions)
+        if not self._working:
+            if self._todo:
+                self._work()
+            self._arm()
+            self._look_idle()
+
+    def _work(self) -> None:
+        self._working = True
+        todo = self._todo
+        try:
+            for _ in range(BATCH):
+                if not todo:
+                    break
+                self._perform(todo.popleft())
+        finally:
+            self._working = bool(todo)
+            if todo:
+                self._loop.call_soon(self._work_on)
+
+    def _work_on(self) -> None:
+        self._work()
+        self._carry_out(())
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Promote):
+            return
+        entry = self._waiters.pop(action.ticket.id, None)
+        if isinstance(action, Dispatch):
+            self._dispatch(action.lease, entry)
+        elif entry is not None:
+            try:
+                entry[1].refused(action)
+            except Exception:  # one waiter's fault must not cost the others their answers
+                log.exception("waiter.failed", request_id=action.ticket.id)
+
+    def _dispatch(self, lease: Lease, entry: tuple[Ticket, TicketWaiter] | None) -> None:
+        self._leases[lease.id] = lease
+        if entry is None:
+            self.release(lease, Release(Outcome.CANCELLED))
+            return
+        try:
+            entry[1].dispatched(lease)
+        except Exception:  # as above; and its seat must not be lost
+            log.exception("waiter.failed", request_id=lease.ticket.id)
+            if lease.id in self._leases:
+                self.release(lease, Release(Outcome.FAILED), reason=Reason.UPSTREAM_ERROR)
+
+    def _decided(self, ticket_id: str) -> bool:
+        return any(action.ticket.id == ticket_id for action in self._todo if not isinstance(action, Promote))
+
+    def _arm(self) -> None:
+        """Keep one timer at or before the core's next wake-up; too early costs one empty tick."""
+        if self._fault is not None:
+            return
+        wake = self._scheduler.next_wakeup()
+        if wake is None or wake >= self._armed_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_at = wake
+        self._timer = self._loop.call_later(max(0.0, wake - self._clock.now()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        # Event loops fire up to a millisecond early. The moment that was waited for counts as reached, else the
+        # core would find nothing due and the loop would spin until it is.
+        now = max(self._clock.now(), self._armed_at)
+        self._timer = None
+        self._armed_at = NEVER
+        self._event("tick", now, self._scheduler.tick)
+
+    def _halt(self, now: float, fault: Exception) -> None:
+        self._fault = fault
+        log.critical("scheduler.fault", waiting=len(self._waiters), running=len(self._leases), exc_info=fault)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        decided = {action.ticket.id for action in self._todo if not isinstance(action, Promote)}
+        rest = [Evict(t, Reason.DRAINING, detail=FAULT) for t, _ in self._waiters.values() if t.id not in decided]
+        self._recorder.actions(now, rest)
+        self._todo.extend(rest)
+        if self._event_log is not None:
+            self._event_log.flush()
+
+    def _look_idle(self) -> None:
+        if self._drained is not None and not (self._leases or self._waiters or self._todo):
+            self._drained.set()

@@ -1,0 +1,179 @@
+"""Count what happened: a fold over the scheduler's actions and the ends of leases.
+
+Invariant: every ticket is counted exactly once in ``tidegate_requests_total``. A ``Reject`` or ``Evict`` counts
+when the scheduler says it, a ticket that leaves the queue when it is cancelled there, every other one when its
+lease ends. All of these are told by the driver; a caller outside only adds what the scheduler never sees:
+refusals before a ticket existed, the time of the first byte, clamps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tidegate.core import (
+    Action,
+    Dispatch,
+    Evict,
+    Lease,
+    Outcome,
+    Policy,
+    Promote,
+    Reason,
+    Reject,
+    Release,
+    Ticket,
+    Turn,
+)
+from tidegate.telemetry.accounts import BandAccount, WindowMax
+
+OTHER = "other"
+NONE = "none"
+
+
+class Recorder:
+    """Metrics of one gateway, with a registry of its own.
+
+    Args:
+        policy: gives the band, model and backend names; labels take no other values.
+        mode: name of the mode in force.
+    """
+
+    def __init__(self, policy: Policy, *, mode: str = "normal") -> None:
+        self.mode = mode
+        self.inheritances = 0
+        self.wasted: defaultdict[str, int] = defaultdict(int)
+        self.loop_stall = WindowMax(slot_s=1.0, slots=10)
+        self.accounts: dict[str, BandAccount] = {}
+        self._bands: list[BandAccount] = []
+        self._depth: list[int] = []
+        self._models: frozenset[str] = frozenset()
+        self.set_policy(policy)
+        self._registry = CollectorRegistry(auto_describe=False)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Follow a change of band and model names. What was counted under a name stays under it."""
+        for band in policy.bands:
+            self.accounts.setdefault(band.name, BandAccount(band.name))
+        self._bands = [self.accounts[band.name] for band in policy.bands]
+        count = len(self._bands)
+        depth = self._depth + [0] * (count - len(self._depth))
+        self._depth = [*depth[: count - 1], sum(depth[count - 1 :])]
+        self._models = frozenset(pool.name for pool in policy.pools)
+
+    # Told by the driver.
+
+    def submitted(self, now: float, ticket: Ticket, actions: Sequence[Action]) -> None:
+        """Fold what the scheduler answered to ``ticket``."""
+        index = self._index(ticket.band)
+        self._depth[index] += 1
+        if actions:
+            self.actions(now, actions)
+        depth = self._depth[index]
+        if depth > 0:
+            self._bands[index].depth_max.note(now, depth)
+
+    def actions(self, now: float, actions: Sequence[Action]) -> None:  # noqa: ARG002 - every event comes with its time
+        """Fold the actions of one call."""
+        for action in actions:
+            if isinstance(action, Dispatch):
+                self._dispatched(action.lease)
+            elif isinstance(action, Promote):
+                self._promoted(action)
+            else:
+                self._refused(action)
+
+    def cancelled(self, now: float, ticket: Ticket) -> None:  # noqa: ARG002
+        """Count a ticket whose client left while it waited."""
+        index = self._index(ticket.band)
+        self._depth[index] -= 1
+        self._bands[index].requests[self._model(ticket.pool), Outcome.CANCELLED] += 1
+
+    def finished(self, now: float, lease: Lease, release: Release, *, reason: Reason | None = None) -> None:
+        """Count the end of a lease.
+
+        Args:
+            now: time of the end.
+            lease: the lease that ended.
+            release: outcome, and the tokens used as far as they are known.
+            reason: row of the refusal table when the request failed after its dispatch.
+        """
+        ticket = lease.ticket
+        account = self._band(ticket.band)
+        account.requests[self._model(ticket.pool), release.outcome] += 1
+        account.request.observe(now - lease.started + lease.waited_s)
+        if reason is not None and release.outcome is Outcome.FAILED:
+            account.refusals[reason] += 1
+        self._used(account, ticket, release)
+
+    # Told by the byte path.
+
+    def first_byte(self, lease: Lease, ttft_s: float) -> None:
+        """Count the time from the arrival of a request to the first byte of its answer, seconds."""
+        self._band(lease.ticket.band).ttft.observe(ttft_s)
+
+    def refused(self, reason: Reason, *, band: int | None = None, model: str = NONE) -> None:
+        """Count a request that was refused before it became a ticket (no key, bad body, unknown model, ...)."""
+        account = self._band(band) if band is not None else self.accounts.setdefault(NONE, BandAccount(NONE))
+        account.requests[model if model == NONE else self._model(model), Outcome.REJECTED] += 1
+        account.refusals[reason] += 1
+
+    def clamped(self, band: int) -> None:
+        """Count a request that asked for a higher band than its tenant may use; ``band`` is what it got."""
+        self._band(band).clamped += 1
+
+    def exposition(self) -> bytes:
+        """Everything in the Prometheus text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    # The fold.
+
+    def _dispatched(self, lease: Lease) -> None:
+        index = self._index(lease.ticket.band)
+        self._depth[index] -= 1
+        self._bands[index].queue_wait.observe(lease.waited_s)
+        turn = self._band(lease.band)
+        turn.dispatched += 1
+        if lease.kind is Turn.OVERTAKE:
+            turn.overtakes += 1
+
+    def _promoted(self, action: Promote) -> None:
+        if action.why == "lent":
+            self.inheritances += 1
+        else:
+            self._band(action.ticket.band).promotions += 1
+
+    def _refused(self, action: Reject | Evict) -> None:
+        ticket = action.ticket
+        index = self._index(ticket.band)
+        self._depth[index] -= 1
+        account = self._bands[index]
+        outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
+        account.requests[self._model(ticket.pool), outcome] += 1
+        account.refusals[action.reason] += 1
+
+    def _used(self, account: BandAccount, ticket: Ticket, release: Release) -> None:
+        read, written = release.input_tokens, release.output_tokens
+        if read is not None:
+            account.input_tokens += read
+            if ticket.work.input_tokens:
+                account.input_ratio.observe(read / ticket.work.input_tokens)
+        if written is not None:
+            account.output_tokens += written
+            if ticket.work.output_tokens and release.outcome is Outcome.COMPLETED:
+                account.output_ratio.observe(written / ticket.work.output_tokens)
+        if release.outcome is not Outcome.COMPLETED:
+            self.wasted[release.outcome.value] += (read or 0) + (written or 0)
+
+    def _index(self, band: int) -> int:
+        """Tickets of a band that a live change removed count with the lowest one."""
+        last = len(self._bands) - 1
+        return band if band < last else last
+
+    def _band(self, band: int) -> BandAccount:
+        return self._bands[self._index(band)]
+
+    def _model(self, pool: str) -> str:
+        return pool if pool in self._models else OTHER
