@@ -1,0 +1,129 @@
+"""One request's hold on the scheduler: it waits, or it has a lease, or neither. The seat goes back exactly once.
+
+    idle ──seat()──▶ waiting ──dispatched──▶ running ──finish()──▶ idle
+                        │ refused ─▶ idle        │ client left, task ended ─▶ finish(cancelled or failed)
+                        │ client left, task ended ─▶ driver.cancel
+
+Used as a context manager around everything that a request does; whatever way the block is left, nothing stays behind.
+A client that leaves is acted on at once, inside the loop's callback: the queue is left or the upstream connection
+closed, the seat returned. Then the request's task is cancelled, so that it ends in whatever ``await`` it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from tidegate.backends import Response
+from tidegate.core import Lease, Outcome, Reason, Release, Ticket
+from tidegate.gateway.protocol import ClientLink
+from tidegate.runtime import Driver, Refusal
+
+CANCELLED = Release(Outcome.CANCELLED)
+FAILED = Release(Outcome.FAILED)
+
+
+class Exchange:
+    """See the module docstring. Belongs to the task that makes it.
+
+    Attributes:
+        lease: the seat held now.
+        refusal: why there is none, after ``seat`` returned ``None``.
+        response: the open upstream answer, so that it can be aborted.
+        gone: the client left.
+        stopped: the gateway ended the request itself (``stop``).
+    """
+
+    __slots__ = (
+        "_driver",
+        "_future",
+        "_link",
+        "_task",
+        "_waiting",
+        "gone",
+        "lease",
+        "refusal",
+        "response",
+        "stopped",
+    )
+
+    def __init__(self, driver: Driver, link: ClientLink) -> None:
+        self._driver = driver
+        self._link = link
+        self._task = asyncio.current_task()
+        self._future: asyncio.Future[None] | None = None
+        self._waiting = ""
+        self.lease: Lease | None = None
+        self.refusal: Refusal | None = None
+        self.response: Response | None = None
+        self.gone = link.gone
+        self.stopped = False
+
+    def __enter__(self) -> Self:
+        self._link.on_gone = self._left
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._link.on_gone = None
+        self._task = None
+        self._let_go(CANCELLED if self.gone else FAILED)
+
+    async def seat(self, ticket: Ticket) -> Lease | None:
+        """Ask for a seat and wait. ``None``: refused, see ``refusal``."""
+        assert self.lease is None
+        self.refusal = None
+        self._waiting = ticket.id
+        self._driver.submit(ticket, self)
+        if self._waiting:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        return self.lease
+
+    def finish(self, release: Release, *, reason: Reason | None = None) -> None:
+        """Return the seat with its outcome. Without a seat nothing happens, so a second call is harmless."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            self._driver.release(lease, release, reason=reason)
+
+    def stop(self) -> None:
+        """End the request from our side (shut-down): its task goes on with a broken response or a cancellation."""
+        self.stopped = True
+        if self.response is not None:
+            self.response.abort()
+        elif self._task is not None:
+            self._task.cancel()
+
+    # TicketWaiter
+
+    def dispatched(self, lease: Lease) -> None:
+        self.lease = lease
+        self._wake()
+
+    def refused(self, action: Refusal) -> None:
+        self.refusal = action
+        self._wake()
+
+    def _wake(self) -> None:
+        self._waiting = ""
+        future, self._future = self._future, None
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _left(self) -> None:
+        self.gone = True
+        self._let_go(CANCELLED)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _let_go(self, release: Release) -> None:
+        """Give back whatever is held. Idempotent."""
+        waiting, self._waiting = self._waiting, ""
+        if waiting:
+            self._driver.cancel(waiting)
+        response, self.response = self.response, None
+        if response is not None:
+            response.abort()
+        self.finish(release)

@@ -1,0 +1,96 @@
+"""What the gateway notices in an answer that passes, however it is cut into pieces."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidegate.gateway.watch import NOTHING, StreamWatch, Used, inspect_whole, with_tier
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+WORD = 'data: {"choices":[{"index":0,"delta":{"content":"潮"},"finish_reason":null}],"usage":null}\n\n'.encode()
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"d":{"cached_tokens":1}}}\n\n'
+DONE = b"data: [DONE]\n\n"
+ERROR = b'data: {"error":{"message":"Context size has been exceeded.","code":500}}\n\n'
+QUOTED = rb'data: {"choices":[{"index":0,"delta":{"content":"{\"error\": {\"message\""}}]}' + b"\n\n"
+
+
+def watched(stream: bytes, step: int = 0) -> StreamWatch:
+    watch = StreamWatch()
+    for start in range(0, len(stream), step or len(stream)):
+        watch.piece(stream[start : start + (step or len(stream))])
+    return watch
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 40])
+def test_a_good_stream_is_complete_and_tells_its_usage(step: int) -> None:
+    watch = watched(ROLE + WORD + WORD + STOP + USAGE + DONE, step)
+    assert (watch.complete, watch.failed, watch.used()) == (True, False, Used(9, 2))
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 40])
+def test_a_stream_that_stops_after_content_is_not_complete(step: int) -> None:
+    watch = watched(ROLE + WORD + WORD, step)
+    assert (watch.complete, watch.failed, watch.used()) == (False, False, NOTHING)
+
+
+def test_a_finish_reason_is_an_end_where_an_engine_sends_no_done() -> None:
+    assert watched(ROLE + WORD + STOP, 40).complete
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 40])
+@pytest.mark.parametrize("before", [b"", ROLE + WORD * 100, ROLE + b": ping\n\n"])
+def test_an_error_event_is_seen_wherever_it_comes(before: bytes, step: int) -> None:
+    watch = watched(before + ERROR, step)
+    assert (watch.failed, watch.complete) == (True, True)
+
+
+@pytest.mark.parametrize("step", [0, 1, 7])
+def test_talk_about_errors_is_no_error(step: int) -> None:
+    null = b'data: {"error":null,"choices":[]}\n\n'
+    assert not watched(ROLE + QUOTED + null + b": error\n\n" + DONE, step).failed
+
+
+def test_content_begins_with_the_first_piece_that_has_some() -> None:
+    watch = StreamWatch()
+    watch.piece(ROLE)
+    assert not watch.content
+    watch.piece(WORD)
+    assert watch.content
+
+
+@pytest.mark.parametrize("field", [b'"text": "a"', b'"reasoning_content":"a"', b'"tool_calls":[{"index":0}]'])
+def test_other_kinds_of_content_count(field: bytes) -> None:
+    assert watched(b'data: {"choices":[{' + field + b"}]}\n\n").content
+
+
+def test_an_endless_line_is_not_kept() -> None:
+    watch = StreamWatch()
+    for _ in range(100):
+        watch.piece(b"x" * 1000)
+    watch.piece(b"\n\n" + DONE)
+    assert watch.complete
+
+
+def test_a_usage_that_cannot_be_read_is_none() -> None:
+    assert watched(b'data: {"usage":{"prompt_tokens":"many"}}\n\n').used() == NOTHING
+
+
+def test_a_whole_answer_tells_usage_and_failure() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    assert inspect_whole(json.dumps({"object": "chat.completion", "usage": usage}).encode()) == (False, Used(3, 4))
+    assert inspect_whole(b'{"error":{"message":"no"}}') == (True, NOTHING)
+    assert inspect_whole(b'{"object":"error","message":"no"}') == (True, NOTHING)
+    assert inspect_whole(b'{"error":null}') == (False, NOTHING)
+    assert inspect_whole(b"<html>") == (False, NOTHING)
+
+
+def test_the_tier_is_written_and_nothing_else_changes() -> None:
+    body = '{"id": "x", "choices": [ {"n": 1.0, "t": "潮\\u6f6e"} ]}'.encode()
+    patched = with_tier(body, "flex")
+    assert json.loads(patched) == json.loads(body) | {"service_tier": "flex"}
+    assert '[ {"n": 1.0, "t": "潮\\u6f6e"} ]'.encode() in patched
+    assert with_tier(patched, "default").count(b"service_tier") == 1
+    assert with_tier(b"not json", "flex") == b"not json"
