@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tidegate.config.errors import Problem
-from tidegate.config.schema import ANONYMOUS, WILDCARD, Settings
+from tidegate.config.schema import ANONYMOUS, WILDCARD, AnonymousSettings, Settings, TenantSettings
 from tidegate.config.shape import locate
-from tidegate.config.tree import Map, Path_, dotted
+from tidegate.config.tree import Map, Path_, Scalar, describe, dotted
 from tidegate.config.values import nearest
 
 _BANDS = [f"p{index}" for index in range(8)]
@@ -18,17 +18,26 @@ def cross_check(settings: Settings, tree: Map) -> list[Problem]:
     """Return every contradiction between settings, each with its place in ``tree``."""
     found = chain(
         _bands(settings),
-        _band_references(settings),
+        _clamps(settings),
         _models(settings),
         _backends(settings),
         _tenants(settings),
         _rules(settings),
         _addresses(settings),
     )
-    return [Problem(dotted(path), expected, came, hint, locate(tree, path)[1]) for path, expected, came, hint in found]
+    return [_placed(tree, finding) for finding in found]
 
 
 _Finding = tuple[Path_, str, str, str | None]
+"""Path, what was expected, what came, the nearest name."""
+
+
+def _placed(tree: Map, finding: _Finding) -> Problem:
+    path, expected, came, hint = finding
+    node, mark = locate(tree, path)
+    if came and isinstance(node, Scalar):
+        came = describe(node)  # as written: what the environment filled in is not shown
+    return Problem(dotted(path), expected, came, hint, mark)
 
 
 def _bands(settings: Settings) -> Iterator[_Finding]:
@@ -53,35 +62,17 @@ def _bands(settings: Settings) -> Iterator[_Finding]:
                 yield ("policy", "bands", name, "reserve"), expected, str(band.reserve), None
 
 
-def _band_references(settings: Settings) -> Iterator[_Finding]:
-    names = list(settings.band_names)
-    for path, name in _named_bands(settings):
-        if name not in names:
-            yield path, f"expected a band, one of {', '.join(names)}", repr(name), nearest(name, names)
-    pairs: list[tuple[Path_, str, str]] = [
-        (("tenants", index), tenant.band, tenant.max_band) for index, tenant in enumerate(settings.tenants)
+def _clamps(settings: Settings) -> Iterator[_Finding]:
+    names = settings.band_names
+    callers: list[tuple[Path_, AnonymousSettings | TenantSettings]] = [
+        (("tenants", index), tenant) for index, tenant in enumerate(settings.tenants)
     ]
     if settings.anonymous:
-        pairs.append((("anonymous",), settings.anonymous.band, settings.anonymous.max_band))
-    for path, band, most in pairs:
-        if band in names and most in names and names.index(band) < names.index(most):
-            expected = f"expected {band} or higher, because `band` is {band}"
-            yield (*path, "max_band"), expected, most, None
-
-
-def _named_bands(settings: Settings) -> Iterator[tuple[Path_, str]]:
-    if settings.anonymous:
-        yield ("anonymous", "band"), settings.anonymous.band
-        if settings.anonymous.max_band != settings.anonymous.band:
-            yield ("anonymous", "max_band"), settings.anonymous.max_band
-    for index, tenant in enumerate(settings.tenants):
-        yield ("tenants", index, "band"), tenant.band
-        if tenant.max_band != tenant.band:
-            yield ("tenants", index, "max_band"), tenant.max_band
-    for index, rule in enumerate(settings.rules):
-        yield ("rules", index, "band"), rule.band
-    for name, band in settings.objectives.items():
-        yield ("objectives", name), band
+        callers.append((("anonymous",), settings.anonymous))
+    for path, caller in callers:
+        if names.index(caller.band) < names.index(caller.max_band):
+            expected = f"expected {caller.band} or higher, because band is {caller.band}"
+            yield (*path, "max_band"), expected, caller.max_band, None
 
 
 def _models(settings: Settings) -> Iterator[_Finding]:

@@ -20,6 +20,9 @@ class Kind:
     label: str
 
 
+BAND = Kind("band")
+
+
 class Section(BaseModel):
     """A mapping of the file: frozen, and closed against unknown keys."""
 
@@ -90,7 +93,7 @@ PositiveNumber = Annotated[float, PlainValidator(v.parse_positive_number), Kind(
 Switch = Annotated[bool, PlainValidator(v.parse_switch), Kind("`true`, `false`")]
 Text = Annotated[str, PlainValidator(v.parse_text), Kind("text")]
 Name = Annotated[str, PlainValidator(v.parse_name), Kind("name")]
-BandName = Annotated[str, PlainValidator(v.parse_name), Kind("band")]
+BandName = Annotated[str, PlainValidator(v.parse_name), BAND]
 Digest = Annotated[str, PlainValidator(v.parse_digest), Kind("`sha256:` digest")]
 Secret = Annotated[SecretStr, PlainValidator(_secret), PlainSerializer(lambda _: "**********"), Kind("secret")]
 Listen = Annotated[v.Address, PlainValidator(v.parse_address), PlainSerializer(str), Kind("HOST:PORT")]

@@ -10,8 +10,8 @@ from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine
 from tidegate.config.preset import DEFAULT_PRESET, preset_names, preset_text
 from tidegate.config.schema import WILDCARD, AnonymousSettings, Settings
-from tidegate.config.shape import build
-from tidegate.config.tree import Map, Node, Scalar, Seq, parse_tree, read_text
+from tidegate.config.shape import build, locate, unknown_bands
+from tidegate.config.tree import Map, Node, Scalar, Seq, describe, parse_tree, read_text
 from tidegate.config.values import nearest
 from tidegate.core import PolicyError
 
@@ -72,7 +72,8 @@ def _settings(tree: Map, problems: list[Problem]) -> Settings:
     anonymous_off = _take_anonymous_off(tree)
     _lay_over_preset(tree, problems)
     settings = build(Settings, tree, problems)
-    if settings is None:
+    problems += unknown_bands(Settings, tree, _band_names(tree))
+    if settings is None or problems:  # contradictions are looked for once every setting by itself can be read
         raise ConfigError(problems)
     problems += cross_check(settings, tree)
     if not problems:
@@ -105,9 +106,10 @@ def _lay_over_preset(tree: Map, problems: list[Problem]) -> None:
     name = DEFAULT_PRESET if node is None else node.text if isinstance(node, Scalar) else ""
     names = preset_names()
     if name not in names:
-        mark = node.mark if node else tree.mark
+        came = describe(node) if node else ""
         hint = nearest(name or "", names)
-        problems.append(Problem("preset", f"expected one of {', '.join(names)}", repr(name), hint, mark))
+        mark = node.mark if node else tree.mark
+        problems.append(Problem("preset", f"expected one of {', '.join(names)}", came, hint, mark))
         name = DEFAULT_PRESET
         tree.entries.pop("preset", None)
     base = parse_tree(preset_text(name), source=f"preset {name}", environ={}, problems=problems)
@@ -116,6 +118,12 @@ def _lay_over_preset(tree: Map, problems: list[Problem]) -> None:
     bands = policy.entries.get("bands") if isinstance(policy, Map) else None
     if isinstance(bands, Map):
         bands.entries = dict(sorted(bands.entries.items()))
+
+
+def _band_names(tree: Map) -> list[str]:
+    policy = tree.entries["policy"]
+    bands = policy.entries.get("bands") if isinstance(policy, Map) else None
+    return list(bands.entries) if isinstance(bands, Map) else []
 
 
 def _overlay(base: Node, over: Node | None) -> Node:
@@ -158,7 +166,5 @@ def _add_backend(tree: Map, problems: list[Problem], *, url: str, engine: str, s
 
 
 def _policy_problem(error: PolicyError, tree: Map) -> Problem:
-    from tidegate.config.shape import locate
-
     _, mark = locate(tree, tuple(error.field.split(".")))
     return Problem(error.field, error.message, mark=mark)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from tidegate.config.errors import Mark, Problem
-from tidegate.config.fields import Kind, Section
+from tidegate.config.fields import BAND, Kind, Section
 from tidegate.config.later import not_yet
 from tidegate.config.tree import Map, Node, Path_, Scalar, Seq, describe, dotted
 from tidegate.config.values import ExpectedError, nearest
@@ -34,6 +34,11 @@ def build(model: type[_M], tree: Map, problems: list[Problem]) -> _M | None:
             raise  # a kind of error that nothing above translates: better a fault than a silent refusal
     problems += found
     return None if found else result
+
+
+def unknown_bands(model: type[Section], tree: Map, names: list[str]) -> list[Problem]:
+    """Return a problem for every setting that names a band which does not exist."""
+    return list(_band_names(model, tree, (), names))
 
 
 def locate(tree: Node, path: Path_) -> tuple[Node, Mark]:
@@ -111,6 +116,22 @@ def _value(shape: str, inner: Any, node: Node, path: Path_, found: list[Problem]
             return {key: _value(item_shape, item, value, (*path, key), found) for key, value in pairs}
         found.append(Problem(dotted(path), "expected a mapping", describe(node), mark=node.mark))
     return plain(node)
+
+
+def _band_names(inner: Any, node: Node, path: Path_, names: list[str]) -> Iterator[Problem]:
+    shape, item = member(inner)
+    if isinstance(node, Map) and shape == "model":
+        for key in item.model_fields.keys() & node.entries.keys():
+            yield from _band_names(field_annotation(item, key), node.entries[key], (*path, key), names)
+    elif isinstance(node, Map) and shape == "map":
+        for key, value in node.entries.items():
+            yield from _band_names(item, value, (*path, key), names)
+    elif isinstance(node, Seq) and shape == "list":
+        for index, value in enumerate(node.items):
+            yield from _band_names(item, value, (*path, index), names)
+    elif isinstance(node, Scalar) and BAND in getattr(item, "__metadata__", ()) and node.text not in (None, *names):
+        expected = f"expected a band, one of {', '.join(names)}"
+        yield Problem(dotted(path), expected, describe(node), nearest(node.text or "", names), node.mark)
 
 
 def plain(node: Node) -> Any:

@@ -20,12 +20,13 @@ from tidegate.config.errors import ConfigError, Mark, Problem
 MAX_BYTES = 8 * 1024**2
 MAX_DEPTH = 24
 MAX_ALIASES = 100
-MAX_NODES = 500_000
+MAX_NODES = 200_000
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "timestamp", "value")}
 _NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
 _COLLECTION_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
 
 
@@ -125,6 +126,10 @@ def describe(node: Node) -> str:
 
 
 def _check_shape(text: str, source: str) -> None:
+    if control := _CONTROL.search(text):
+        at = control.start()
+        mark = Mark(source, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+        raise ConfigError([Problem("", "expected printable text", ascii(control[0]), mark=mark)])
     depth = aliases = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -135,8 +140,8 @@ def _check_shape(text: str, source: str) -> None:
             aliases += 1
         if depth > MAX_DEPTH or aliases > MAX_ALIASES:
             what = f"at most {MAX_DEPTH} levels of nesting" if depth > MAX_DEPTH else f"at most {MAX_ALIASES} aliases"
-            at = event.start_mark
-            mark = Mark(source, at.line + 1, at.column + 1) if at else Mark(source)
+            start = event.start_mark
+            mark = Mark(source, start.line + 1, start.column + 1) if start else Mark(source)
             raise ConfigError([Problem("", f"expected {what}", mark=mark)])
 
 
@@ -162,6 +167,8 @@ class _Walk:
         self._visited += 1
         if self._visited > MAX_NODES:
             raise ConfigError([Problem(dotted(path), "expected fewer settings: aliases multiply them", mark=mark)])
+        if len(self._open) > MAX_DEPTH:
+            raise ConfigError([Problem(dotted(path), f"expected at most {MAX_DEPTH} levels of nesting", mark=mark)])
         if id(node) in self._open:
             raise ConfigError([Problem(dotted(path), "expected no alias to what contains it", mark=mark)])
         if isinstance(node, yaml.ScalarNode):
