@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, SecretStr
 
@@ -46,14 +46,10 @@ class ShedAnswer(StrEnum):
     FALLBACK = "fallback"
 
 
-_E = TypeVar("_E", bound=StrEnum)
-
-
-def _one_of(enum: type[_E]) -> tuple[Any, Any]:
+def _one_of(enum: type[StrEnum]) -> tuple[Any, ...]:
     choices = [str(item) for item in enum]
-    return PlainValidator(lambda value: enum(v.parse_choice(value, choices))), Kind(
-        ", ".join(f"`{c}`" for c in choices)
-    )
+    validator = PlainValidator(lambda value: enum(v.parse_choice(value, choices)))
+    return validator, PlainSerializer(str, return_type=str), Kind(", ".join(f"`{choice}`" for choice in choices))
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -82,10 +78,19 @@ def _secret(value: object) -> SecretStr:
     return SecretStr(text)
 
 
+def _listed(value: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    return {key: list(items) for key, items in value.items()}
+
+
+# Without a serializer of its own a plain validator is dumped by the shape of its annotation, which JSON mode refuses.
+_AS_TEXT = PlainSerializer(str, return_type=str)
+_AS_LIST = PlainSerializer(list, return_type=list[str])
+_AS_LISTS = PlainSerializer(_listed, return_type=dict[str, list[str]])
+
 Seconds = Annotated[float, PlainValidator(v.parse_duration), Kind("duration")]
 PositiveSeconds = Annotated[float, PlainValidator(v.parse_positive_duration), Kind("duration above 0")]
 Size = Annotated[int, PlainValidator(v.parse_size), Kind("size")]
-Part = Annotated[Fraction, PlainValidator(v.parse_part), PlainSerializer(str), Kind("part, 0 to 1")]
+Part = Annotated[Fraction, PlainValidator(v.parse_part), _AS_TEXT, Kind("part, 0 to 1")]
 Whole = Annotated[int, PlainValidator(v.parse_whole), Kind("whole number ≥ 0")]
 PositiveWhole = Annotated[int, PlainValidator(v.parse_positive_whole), Kind("whole number ≥ 1")]
 Number = Annotated[float, PlainValidator(v.parse_number), Kind("number ≥ 0")]
@@ -95,12 +100,12 @@ Text = Annotated[str, PlainValidator(v.parse_text), Kind("text")]
 Name = Annotated[str, PlainValidator(v.parse_name), Kind("name")]
 BandName = Annotated[str, PlainValidator(v.parse_name), BAND]
 Digest = Annotated[str, PlainValidator(v.parse_digest), Kind("`sha256:` digest")]
-Secret = Annotated[SecretStr, PlainValidator(_secret), PlainSerializer(lambda _: "**********"), Kind("secret")]
-Listen = Annotated[v.Address, PlainValidator(v.parse_address), PlainSerializer(str), Kind("HOST:PORT")]
+Secret = Annotated[SecretStr, PlainValidator(_secret), _AS_TEXT, Kind("secret")]
+Listen = Annotated[v.Address, PlainValidator(v.parse_address), _AS_TEXT, Kind("HOST:PORT")]
 RootUrl = Annotated[str, PlainValidator(v.parse_root_url), Kind("root URL")]
-Texts = Annotated[tuple[str, ...], PlainValidator(_texts), Kind("text or list of texts")]
-TextMap = Annotated[dict[str, tuple[str, ...]], PlainValidator(_text_map), Kind("mapping of field to text or list")]
-Headers = Annotated[dict[str, tuple[str, ...]], PlainValidator(_headers), Kind("mapping of header to text or list")]
+Texts = Annotated[tuple[str, ...], PlainValidator(_texts), _AS_LIST, Kind("text or list of texts")]
+TextMap = Annotated[dict[str, tuple[str, ...]], PlainValidator(_text_map), _AS_LISTS, Kind("mapping to texts")]
+Headers = Annotated[dict[str, tuple[str, ...]], PlainValidator(_headers), _AS_LISTS, Kind("mapping to texts")]
 EngineName = Annotated[Engine, *_one_of(Engine)]
 ShedAnswerName = Annotated[ShedAnswer, *_one_of(ShedAnswer)]
 OrderName = Annotated[Order, *_one_of(Order)]

@@ -33,6 +33,7 @@ NOT_YET: dict[str, str] = {
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("models[].backends[].seats", "auto"): "finding the number of seats",
     ("policy.bands.*.reserve", "auto"): "finding the reserve",
+    ("policy.bands.*.shed_answer", "{}"): "answering shed work from another model",
 }
 """Path and value (``{}`` stands for a mapping) to what the value belongs to, where other values are supported."""
 

@@ -214,7 +214,7 @@ class _Walk:
         return [item for item in maps if isinstance(item, Map)]
 
     def _scalar(self, node: Any, path: Path_, mark: Mark) -> Scalar:
-        if node.tag == _NULL and node.style is None:
+        if node.tag == _NULL and not node.style:
             return Scalar(None, node.value, mark)
         if node.tag not in _PLAIN_TAGS:
             self._say(path, "expected no YAML tag", repr(node.tag), mark)
