@@ -1,1 +1,51 @@
-"""Room not furnished yet."""
+"""From a request to its tenant, band, pool and estimate, and to what goes upstream. Pure: no clock, no I/O."""
+
+from tidegate.classify.body import ParsedBody, fallback_allowed, is_given, parse_body
+from tidegate.classify.classifier import Classified, Classifier, Facts
+from tidegate.classify.estimates import Errors, EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.headers import (
+    RawHeaders,
+    answer_headers,
+    check_headers,
+    check_json,
+    downstream_headers,
+    upstream_headers,
+)
+from tidegate.classify.identity import Headers, Tenant, foreign_host, is_loopback_host
+from tidegate.classify.labels import language
+from tidegate.classify.outcome import Refused
+from tidegate.classify.rewrite import ClientPriority, Usage, upstream_body
+from tidegate.classify.route import CAP_FIELD, Route, route_of
+
+__all__ = [
+    "CAP_FIELD",
+    "Classified",
+    "Classifier",
+    "ClientPriority",
+    "Errors",
+    "EstimateRequest",
+    "Facts",
+    "Headers",
+    "LearnedPredictor",
+    "ParsedBody",
+    "Predictor",
+    "Quantiles",
+    "RawHeaders",
+    "Refused",
+    "Route",
+    "Tenant",
+    "Usage",
+    "answer_headers",
+    "check_headers",
+    "check_json",
+    "downstream_headers",
+    "fallback_allowed",
+    "foreign_host",
+    "is_given",
+    "is_loopback_host",
+    "language",
+    "parse_body",
+    "route_of",
+    "upstream_body",
+    "upstream_headers",
+]

@@ -1,0 +1,154 @@
+"""Read a request body once: the few fields that decide anything, and the rest untouched.
+
+Large fields stay raw JSON inside the received bytes; nothing is copied and unknown fields are not looked at. When a
+key stands twice, the last one counts, as in the engines' own parsers. Only fields that decide something here are
+checked: what an engine may understand and we do not is the engine's to judge.
+
+JSON with ``NaN``, unpaired surrogates, bytes that are not UTF-8, or deeper nesting than the interpreter's recursion
+limit is refused: an engine would refuse it too, after holding a seat.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from tidegate.classify.outcome import Refused
+from tidegate.classify.route import Route
+from tidegate.core import Reason
+
+Number = int | float | None | UnsetType
+"""A token count as it may come: absent, ``null``, whole or (``100.0``) a float that the engine may accept."""
+
+ABSENT = Raw()
+
+
+class ParsedBody(msgspec.Struct, gc=False):
+    """The fields of a body that decide something. Raw fields are empty when absent; ``null`` stays ``null``.
+
+    The names are those of the OpenAI API; ``n_predict`` is llama.cpp's own name for ``max_tokens`` and takes
+    precedence there, so that it has to be capped too.
+    """
+
+    model: str | UnsetType = UNSET
+    stream: bool | None = None
+    n: int | None = None
+    max_tokens: Number = UNSET
+    max_completion_tokens: Number = UNSET
+    max_output_tokens: Number = UNSET
+    n_predict: Number = UNSET
+    service_tier: str | UnsetType | None = UNSET
+    messages: Raw = ABSENT
+    stream_options: Raw = ABSENT
+    priority: Raw = ABSENT
+    metadata: Raw = ABSENT
+    tools: Raw = ABSENT
+    functions: Raw = ABSENT
+    response_format: Raw = ABSENT
+    logprobs: Raw = ABSENT
+    seed: Raw = ABSENT
+    user: Raw = ABSENT
+
+    @property
+    def output_limit(self) -> int | None:
+        """The least number of output tokens that the request allows each choice, ``None`` when it names none."""
+        least: int | float | None = None
+        for value in (self.max_tokens, self.max_completion_tokens, self.max_output_tokens, self.n_predict):
+            if value is None or value is UNSET or value < 0:
+                continue
+            if least is None or value < least:
+                least = value
+        return None if least is None else int(least)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client asked for the usage chunk of a stream."""
+        return b"true" in bytes(self.stream_options) and _stream_options(self.stream_options).include_usage is True
+
+
+class StreamOptions(msgspec.Struct):
+    """The one stream option that concerns us."""
+
+    include_usage: bool | None = None
+
+
+_DECODER = msgspec.json.Decoder(ParsedBody)
+_OPTIONS = msgspec.json.Decoder(StreamOptions | None)
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "object": "an object",
+}
+_WORDS |= {"array": "an array", "null": "null"}
+_TYPES = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.(\w+)`)?")
+_AT = re.compile(r" - at `\$\.(\w+)`")
+
+
+def parse_body(raw: bytes, route: Route) -> ParsedBody | Refused:
+    """Parse a JSON body. Never raises.
+
+    Args:
+        raw: the body as it came, without content encoding.
+        route: the endpoint; chat needs ``messages``.
+    """
+    try:
+        if not raw.isascii():
+            raw.decode()
+        parsed = _DECODER.decode(raw)
+    except UnicodeDecodeError as error:
+        return _bad(f"expected a body in UTF-8, got a byte that is not at position {error.start}")
+    except msgspec.ValidationError as error:
+        return _bad_field(str(error))
+    except msgspec.DecodeError as error:
+        return _bad(f"expected a JSON object, got {'an empty body' if not raw.strip() else f'invalid JSON: {error}'}")
+    except RecursionError:
+        return _bad("expected a JSON object, got one that is nested too deeply")
+    if route is Route.CHAT and not parsed.messages:
+        return Refused(Reason.BAD_REQUEST, "messages: expected an array of messages, got none", "messages")
+    return parsed
+
+
+def is_given(field: Raw) -> bool:
+    """Whether a raw field is there and not ``null``, ``false`` or empty."""
+    return bool(field) and bytes(field) not in (b"null", b"false", b"[]", b"{}", b'""')
+
+
+def fallback_allowed(parsed: ParsedBody, route: Route) -> bool:
+    """Whether a shed request may get an apology as its answer: only plain chat (SPEC §6).
+
+    Structured callers would parse the apology, so they get the error instead.
+    """
+    return (
+        route is Route.CHAT
+        and (parsed.n is None or parsed.n == 1)
+        and not is_given(parsed.tools)
+        and not is_given(parsed.functions)
+        and not is_given(parsed.response_format)
+        and not is_given(parsed.logprobs)
+    )
+
+
+def _stream_options(field: Raw) -> StreamOptions:
+    try:
+        return _OPTIONS.decode(field) or StreamOptions()
+    except msgspec.DecodeError:
+        return StreamOptions()
+
+
+def _bad(detail: str) -> Refused:
+    return Refused(Reason.BAD_REQUEST, detail)
+
+
+def _bad_field(message: str) -> Refused:
+    """Turn msgspec's message into ours: field, what was expected, what came."""
+    if match := _TYPES.search(message):
+        expected = " or ".join(_WORDS.get(word, word) for word in match[1].split(" | "))
+        got, field = _WORDS.get(match[2], match[2]), match[3]
+        return Refused(Reason.BAD_REQUEST, f"{field or 'body'}: expected {expected}, got {got}", field)
+    at = _AT.search(message)
+    field = at[1] if at else None
+    return Refused(Reason.BAD_REQUEST, f"{field or 'body'}: expected a number in range, got one out of range", field)

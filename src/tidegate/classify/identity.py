@@ -1,0 +1,148 @@
+"""Who calls: credentials to a tenant, and the checks that keep strangers from borrowing one (SPEC §3, §10).
+
+A key is looked up by its SHA-256 digest. That leaks nothing by timing: what is compared is the digest, and whoever
+does not know a key cannot steer its digest towards one in the table, so the time of a failed comparison says nothing
+about any key. (A table of the keys themselves would not have this property.)
+
+A wrong key is refused even where callers without a key are welcome: whoever sends one believes to be somebody. A few
+words that client libraries want in place of a key, such as ``EMPTY``, count as no key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from tidegate.classify.outcome import Refused
+from tidegate.config import ANONYMOUS
+from tidegate.core import Reason
+
+if TYPE_CHECKING:
+    from tidegate.config import Settings
+
+Headers = dict[bytes, bytes]
+"""Request headers by lower-case name."""
+
+PLACEHOLDERS = frozenset(
+    {b"", b"empty", b"none", b"null", b"anonymous", b"not-needed", b"no-key", b"sk-no-key-required"}
+)
+"""What people write where a client library insists on a key, in lower case. They count as no key."""
+
+_FOREIGN = (b"origin", b"forwarded", b"x-forwarded-for")
+_LOCAL_NAMES = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
+
+
+@dataclass(slots=True, frozen=True)
+class Tenant:
+    """A caller as classification needs it. Bands are indexes, 0 is the highest."""
+
+    name: str
+    band: int
+    max_band: int
+    trusted: bool = False
+    strict_bands: bool = False
+
+
+class Identities:
+    """Finds the tenant of a request. Built once from the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        index = settings.band_index
+        self.tenants = tuple(
+            Tenant(
+                row.name,
+                index(row.band),
+                index(row.max_band),
+                trusted=row.trusted,
+                strict_bands=row.strict_bands,
+            )
+            for row in settings.tenants
+        )
+        self._by_digest = {
+            bytes.fromhex(digest.removeprefix("sha256:")): tenant
+            for tenant, row in zip(self.tenants, settings.tenants, strict=True)
+            for digest in row.keys
+        }
+        anonymous = settings.anonymous
+        self.anonymous = (
+            Tenant(ANONYMOUS, index(anonymous.band), index(anonymous.max_band)) if anonymous is not None else None
+        )
+        self._local_only = settings.gateway.listen.is_loopback
+
+    def identify(self, headers: Headers) -> Tenant | Refused:
+        """Return the tenant, or why there is none. Costs one hash; needs no body, so call it before reading one."""
+        if self._local_only and not is_loopback_host(headers.get(b"host")):
+            return foreign_host(headers.get(b"host"))
+        key = presented_key(headers)
+        if isinstance(key, Refused):
+            return key
+        if key is None:
+            return self._keyless(headers)
+        tenant = self._by_digest.get(sha256(key).digest())
+        return tenant if tenant is not None else self._wrong_key()
+
+    def _keyless(self, headers: Headers) -> Tenant | Refused:
+        if self.anonymous is None:
+            return _unauthorized("expected a key as Authorization: Bearer KEY, got none")
+        for name in _FOREIGN:
+            if name in headers:
+                return _unauthorized(
+                    f"expected a key, got none: a request with {name.decode()} comes through a web page or a proxy, "
+                    "which may not spend another caller's rights"
+                )
+        return self.anonymous
+
+    def _wrong_key(self) -> Refused:
+        if self._by_digest:
+            return _unauthorized("expected the key of a tenant, got one that no tenant has")
+        return _unauthorized("expected no key, since no tenant is configured: leave it out or write EMPTY")
+
+
+def presented_key(headers: Headers) -> bytes | Refused | None:
+    """Return the key that a request shows: ``Authorization: Bearer``, else ``api-key``, else ``x-api-key``."""
+    if (value := headers.get(b"authorization")) is not None:
+        scheme, _, key = value.strip().partition(b" ")
+        if scheme.lower() != b"bearer":
+            return _unauthorized("expected Authorization: Bearer KEY, got another scheme")
+        if (key := key.strip()).lower() not in PLACEHOLDERS:
+            return key
+    for name in (b"api-key", b"x-api-key"):
+        if (value := headers.get(name)) is not None and (key := value.strip()).lower() not in PLACEHOLDERS:
+            return key
+    return None
+
+
+def is_loopback_host(host: bytes | None) -> bool:
+    """Whether a ``Host`` header names this machine: ``localhost``, a name under it, or a loopback address.
+
+    A page of another site that had its own name resolved to 127.0.0.1 still sends that name.
+    """
+    if host is None:
+        return False
+    name, colon, port = host.rpartition(b":")
+    if not colon or not port.isdigit():
+        name = host
+    return name in _LOCAL_NAMES or _is_loopback_name(name.decode("latin-1").lower())
+
+
+def foreign_host(host: bytes | None) -> Refused:
+    """Return the refusal of a ``Host`` that is not this machine's, on a loopback address."""
+    got = "none" if host is None else repr(host[:80].decode("latin-1"))
+    detail = f"expected a Host that names this machine, since the gateway listens on a loopback address; got {got}"
+    return Refused(Reason.BAD_REQUEST, detail, "host", status=403)
+
+
+def _is_loopback_name(name: str) -> bool:
+    name = name.removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _unauthorized(detail: str) -> Refused:
+    return Refused(Reason.UNAUTHORIZED, detail)

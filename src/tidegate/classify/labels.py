@@ -1,0 +1,143 @@
+"""What a request says about itself in headers: its name, what it depends on, how long it may wait, its language."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from tidegate.classify.identity import Headers, Tenant
+from tidegate.classify.outcome import Refused
+from tidegate.core import Reason
+
+TTL_HEADERS = (b"x-tidegate-ttl", b"x-llm-d-inference-ttl")
+READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
+FAIRNESS_HEADERS = (
+    b"x-tidegate-fairness-id",
+    b"x-llm-d-inference-fairness-id",
+    b"x-gateway-inference-fairness-id",
+)
+DEPENDS_HEADER = b"x-tidegate-depends-on"
+MAX_DEPENDENCIES = 64
+"""Most names in one ``x-tidegate-depends-on``: each is looked up at every arrival."""
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_FULL_NAME = re.compile(r"(?:[A-Za-z0-9._:-]{1,128}/)?[A-Za-z0-9._:-]{1,128}")
+_DURATION = re.compile(r"(-?)(\d{1,12}(?:\.\d{0,12})?)(ms|s|min|h|d)?")
+_UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MAX_FAIRNESS_ID = 128
+
+
+def request_name(headers: Headers, fresh: str) -> str:
+    """Return the request's own name (``x-request-id``), or ``fresh`` when it has none or one that may not be used."""
+    value = headers.get(b"x-request-id")
+    if value is None:
+        return fresh
+    name = value.decode("latin-1")
+    return name if _NAME.fullmatch(name) else fresh
+
+
+def dependencies(headers: Headers) -> tuple[str, ...] | Refused:
+    """Return the names that must be done first, each once, in the order given."""
+    value = headers.get(DEPENDS_HEADER)
+    if value is None:
+        return ()
+    names = [name.strip() for name in value.decode("latin-1").split(",")]
+    where = DEPENDS_HEADER.decode()
+    for name in names:
+        if not _FULL_NAME.fullmatch(name):
+            return Refused(
+                Reason.BAD_REQUEST,
+                f"{where}: expected names of 1 to 128 letters, digits or . _ : - (tenant/name across tenants), "
+                f"separated by commas; got {name[:64]!r}",
+                where,
+            )
+    if len(names) > MAX_DEPENDENCIES:
+        return Refused(
+            Reason.BAD_REQUEST, f"{where}: expected at most {MAX_DEPENDENCIES} names, got {len(names)}", where
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def fairness_id(headers: Headers, tenant: Tenant) -> str:
+    """Return the flow of a request: the tenant, unless a trusted tenant names another."""
+    if tenant.trusted:
+        for name in FAIRNESS_HEADERS:
+            if value := headers.get(name):
+                return value.decode("latin-1").strip()[:_MAX_FAIRNESS_ID] or tenant.name
+    return tenant.name
+
+
+def time_limits(headers: Headers) -> tuple[float | None, float | None] | Refused:
+    """Return how long the request may wait for its dispatch, and the client's own deadline, in seconds from now.
+
+    The wait is the least of all the headers. The deadline is the read timeout of the official Python client, which
+    gives up then whatever we do. A value of ours that cannot be read is refused; one that the client's library wrote
+    is not the user's mistake and is passed over.
+    """
+    ttl: float | None = None
+    for name in TTL_HEADERS:
+        if (value := headers.get(name)) is None:
+            continue
+        seconds = parse_ttl(value)
+        if seconds is None:
+            return _silly(name, value)
+        ttl = seconds if ttl is None else min(ttl, seconds)
+    deadline = parse_ttl(value) if (value := headers.get(READ_TIMEOUT_HEADER)) is not None else None
+    if deadline is not None:
+        ttl = deadline if ttl is None else min(ttl, deadline)
+    if ttl is not None and ttl <= 0:
+        return Refused(Reason.EXPIRED, "the time that the request allows for waiting is already past")
+    return ttl, deadline
+
+
+@lru_cache(maxsize=1024)
+def parse_ttl(value: bytes) -> float | None:
+    """Read ``250ms``, ``15s``, ``30min``, ``24h``, ``7d`` or a bare number of seconds; ``None`` for anything else.
+
+    A negative time is one already past, as computed by a client from a deadline of its own.
+    """
+    match = _DURATION.fullmatch(value.decode("latin-1").strip())
+    if match is None:
+        return None
+    seconds = float(match[2]) * _UNIT_S[match[3]]
+    return -seconds if match[1] else seconds
+
+
+def language(headers: Headers) -> str:
+    """Return ``zh`` or ``en``, whichever ``Accept-Language`` ranks higher; ``en`` when it says nothing of either."""
+    value = headers.get(b"accept-language")
+    if value is None or b"zh" not in value.lower():
+        return "en"
+    best = {"zh": 0.0, "en": 0.0}
+    for item in value.decode("latin-1").lower().split(",")[:32]:
+        tag, _, parameters = item.partition(";")
+        primary = tag.strip().partition("-")[0]
+        if primary in best:
+            best[primary] = max(best[primary], _quality(parameters))
+    return "zh" if best["zh"] > best["en"] or (best["zh"] == best["en"] > 0 and _first(value) == "zh") else "en"
+
+
+def _quality(parameters: str) -> float:
+    name, _, value = parameters.strip().partition("=")
+    if name.strip() != "q":
+        return 1.0
+    try:
+        return min(max(float(value), 0.0), 1.0)
+    except ValueError:
+        return 0.0
+
+
+def _first(value: bytes) -> str:
+    text = value.decode("latin-1").lower()
+    zh, en = text.find("zh"), text.find("en")
+    return "zh" if en < 0 or 0 <= zh < en else "en"
+
+
+def _silly(name: bytes, value: bytes) -> Refused:
+    where = name.decode()
+    got = value[:64].decode("latin-1")
+    return Refused(
+        Reason.BAD_REQUEST,
+        f"{where}: expected a duration like 250ms, 15s, 30min or 24h, or a bare number of seconds; got {got!r}",
+        where,
+    )
