@@ -2,6 +2,7 @@
 
 from tidegate.core.actions import Action, Dispatch, Evict, Promote, Reject
 from tidegate.core.errors import PolicyError, TidegateError
+from tidegate.core.gates import Gate, GateKind
 from tidegate.core.model import Lease, Outcome, Reason, Release, Ticket, Turn, WorkEstimate
 from tidegate.core.policy import (
     BackendSpec,
@@ -15,18 +16,24 @@ from tidegate.core.policy import (
     TenantSpec,
     Unit,
 )
+from tidegate.core.scheduler import Scheduler
 from tidegate.core.signals import Drain, Health, Seats, Signal, Waiter
+from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot, Why, WhyKind
 
 __all__ = [
     "Action",
+    "BackendSnapshot",
     "BackendSpec",
     "BacklogOrder",
     "Band",
+    "BandSnapshot",
     "Discipline",
     "Dispatch",
     "Drain",
     "Evict",
     "Full",
+    "Gate",
+    "GateKind",
     "Health",
     "Lease",
     "Order",
@@ -38,13 +45,17 @@ __all__ = [
     "Reason",
     "Reject",
     "Release",
+    "Scheduler",
     "Seats",
     "Signal",
+    "Snapshot",
     "TenantSpec",
     "Ticket",
     "TidegateError",
     "Turn",
     "Unit",
     "Waiter",
+    "Why",
+    "WhyKind",
     "WorkEstimate",
 ]

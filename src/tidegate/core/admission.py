@@ -1,0 +1,136 @@
+"""Accept or refuse a newcomer; displace lower work when the whole queue is full (SPEC §6, §15.3, §15.15).
+
+A newcomer is queued first and the free seats are dealt; only if it still waits do the capacities speak. So one that
+can be dispatched at once is never refused for capacity. Order of the checks: the tenant's ``max_queued``, the band's
+own capacity with its ``full`` rule, then bytes and length of the whole queue, where the lowest waiting band gives
+way. Bounds lowered live discard nothing: a newcomer displaces no more than it adds.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.actions import Action, Reject
+from tidegate.core.claims import claim_of
+from tidegate.core.model import Reason, Ticket
+from tidegate.core.ordering import Entry
+from tidegate.core.policy import Full
+from tidegate.core.queues import BandQueue, Flow
+from tidegate.core.state import MOST_EVICTIONS, State
+from tidegate.core.tenants import Tenant
+
+Refusal = tuple[Reason, str]
+
+
+def refusal(state: State, now: float, ticket: Ticket) -> Refusal | None:
+    """Say why a newcomer may not even be looked at; ``None`` when it may."""
+    if state.draining:
+        return Reason.DRAINING, ""
+    pool = state.pools.get(ticket.pool)
+    if pool is None or not pool.known:
+        return Reason.UNKNOWN_MODEL, f"no model named {ticket.pool!r} is configured"
+    if not pool.seating.up:
+        return Reason.NO_BACKEND, f"no backend of {ticket.pool!r} is up"
+    if ticket.deadline is not None and ticket.deadline <= now:
+        return Reason.EXPIRED, "the deadline had passed on arrival"
+    if ticket.ttl_s is not None and ticket.ttl_s <= 0:
+        return Reason.EXPIRED, "the time to wait had passed on arrival"
+    return None
+
+
+def enter(state: State, now: float, ticket: Ticket) -> Entry:
+    """Queue a newcomer, whatever the capacities say."""
+    pool = state.pools[ticket.pool]
+    queue = pool.queues[min(ticket.band, len(pool.queues) - 1)]
+    expires = now + queue.spec.ttl_s
+    if ticket.ttl_s is not None and now + ticket.ttl_s < expires:
+        expires = now + ticket.ttl_s
+    if ticket.deadline is not None and ticket.deadline < expires:
+        expires = ticket.deadline
+    arrived = now if ticket.arrived is None or ticket.arrived > now else ticket.arrived
+    state.entries += 1
+    tenant = state.tenants.get(ticket.tenant)
+    entry = Entry(ticket, tenant, state.entries, arrived=arrived, submitted=now, expires=expires)
+    entry.band = queue.band
+    state.live[ticket.id] = entry
+    tenant.queued += 1
+    state.waiting.enter(entry)
+    queue.add(entry, flow_of(state, queue, ticket, tenant), now)
+    return entry
+
+
+def flow_of(state: State, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
+    """Find or open the flow of a ticket: its fairness id, else its tenant; beyond ``max_flows`` a shared one."""
+    key = ticket.tenant
+    if ticket.flow and ticket.flow != key:
+        key = f"{key}\0{ticket.flow}"
+    flow = queue.flows.get(key)
+    if flow is None and state.tenants.flows >= state.policy.max_flows:
+        # Tenants with limits keep a flow of their own, else max_running could not park it alone.
+        key, tenant = (tenant.name, tenant) if tenant.known else ("\0", state.tenants.crowd)
+        flow = queue.flows.get(key)
+    return flow if flow is not None else queue.open(key, tenant)
+
+
+def confine(state: State, entry: Entry, actions: list[Action]) -> None:
+    """Apply the capacities to a newcomer that still waits: it, or others, may have to go."""
+    waiting, policy = state.waiting, state.policy
+    band = waiting.bands[entry.band]
+    spec = policy.bands[entry.band]
+    limit = entry.tenant.spec.max_queued
+    if limit is not None and entry.tenant.queued > limit:
+        refuse(state, entry, Reason.TENANT_LIMIT, actions, f"more than {limit} requests of this tenant wait")
+        return
+    if band.count > spec.capacity:
+        oldest = band.oldest()
+        if spec.full is Full.REJECT_NEWEST or oldest is entry or oldest is None:
+            refuse(state, entry, Reason.QUEUE_FULL, actions, f"band {spec.name} is full")
+            return
+        state.evict(oldest, Reason.DISPLACED, actions)
+    if waiting.total > policy.queue_capacity or waiting.bytes > policy.queue_bytes:
+        _make_room(state, entry, actions)
+
+
+def refuse(state: State, entry: Entry, reason: Reason, actions: list[Action], detail: str) -> None:
+    """Take a newcomer out again and reject it."""
+    state.remove(entry)
+    actions.append(Reject(entry.ticket, reason, state.pools[entry.queue.pool].retry_after(entry.band), detail))
+
+
+def _make_room(state: State, entry: Entry, actions: list[Action]) -> None:
+    waiting, policy = state.waiting, state.policy
+    total = max(policy.queue_capacity, waiting.total - 1)
+    size = max(policy.queue_bytes, waiting.bytes - entry.ticket.size_bytes)
+    if waiting.bytes - sum(band.bytes for band in waiting.bands[entry.band + 1 :]) > size:
+        refuse(state, entry, Reason.QUEUE_FULL, actions, "the bytes of waiting requests are at their limit")
+        return
+    while waiting.total > total or waiting.bytes > size:
+        victim = _victim(state, entry.queue.band) if len(actions) < MOST_EVICTIONS else None
+        if victim is None:
+            refuse(state, entry, Reason.QUEUE_FULL, actions, "the queue is full and nothing lower waits")
+            return
+        state.evict(victim, Reason.DISPLACED, actions)
+
+
+def _victim(state: State, band: int) -> Entry | None:
+    """Return the waiting ticket that a newcomer of ``band`` may displace, ``None`` when none claims lower."""
+    pools = list(state.pools.values())
+    for lower in range(len(state.policy.bands) - 1, band, -1):
+        queues = [pool.queues[lower] for pool in pools if pool.queues[lower].count]
+        if not queues:
+            continue
+        victim = _last_of(max(queues, key=_longest_backlog), state.now)
+        if claim_of(victim, state.now).band > band:
+            return victim
+        newest = state.waiting.bands[lower].newest()  # if even this one is promoted, the whole band is
+        if newest is not None and claim_of(newest, state.now).band > band:
+            return newest
+    return None
+
+
+def _longest_backlog(queue: BandQueue) -> int:
+    return queue.longest().count
+
+
+def _last_of(queue: BandQueue, now: float) -> Entry:
+    """Return the ticket of the longest flow that would be served last."""
+    flow = queue.longest()
+    return flow.oldest() if queue.serves_newest(now) else flow.last()

@@ -1,0 +1,89 @@
+"""What each band bids for the next seat: the score of its oldest ticket that may run (SPEC §4.1).
+
+``aging``: weight plus ageing times wait in milliseconds. ``strict`` and ``weighted`` bid by rank; there only a
+promoted ticket outbids the band above. Promotion changes a claim, not a place: a ticket older than its band's
+``promote_after`` claims with the weights of the next higher band, one step, once. Scores change with time, so they
+are computed for the band heads at each decision and never kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.core.policy import Discipline, Policy
+
+if TYPE_CHECKING:
+    from tidegate.core.ordering import Entry
+    from tidegate.core.queues import BandQueue
+
+NEVER = float("inf")
+
+
+@dataclass(slots=True, frozen=True)
+class Claim:
+    """The band whose weights a waiting ticket claims with.
+
+    Attributes:
+        band: effective band.
+        since: ``now`` of the arrival it counts from.
+        why: ``"own"``, ``"age"`` (promoted) or ``"lent"`` (inherited).
+    """
+
+    band: int
+    since: float
+    why: str
+
+
+def claim_of(entry: Entry, now: float) -> Claim:
+    """Return the claim of one waiting ticket."""
+    queue = entry.queue
+    after = queue.spec.promote_after_s
+    if queue.band and after is not None and now - entry.arrived > after:
+        return Claim(queue.band - 1, entry.arrived, "age")
+    return Claim(queue.band, entry.arrived, "own" if queue.band == entry.band else "lent")
+
+
+class Bids:
+    """Computes the bids of one pool's bands."""
+
+    __slots__ = ("_promote", "_rank", "_rates", "_weights")
+
+    def __init__(self, policy: Policy) -> None:
+        bands = policy.bands
+        self._rank = policy.discipline is not Discipline.AGING
+        weights = [band.weight for band in bands]
+        rates = [band.aging_per_ms * 1000.0 for band in bands]
+        if policy.discipline is Discipline.STRICT:
+            weights = [float(len(bands) - band) for band in range(len(bands))]
+        if policy.discipline is Discipline.WEIGHTED:
+            weights = [0.0] * len(bands)
+        self._weights = weights
+        self._rates = [0.0] * len(bands) if self._rank else rates
+        self._promote = [NEVER if band.promote_after_s is None else band.promote_after_s for band in bands]
+        self._promote[0] = NEVER
+
+    def fill(self, claim: list[float | None], queues: list[BandQueue], now: float) -> list[Entry]:
+        """Write each band's bid into ``claim``; return the tickets that began to claim by age just now."""
+        fresh: list[Entry] = []
+        weights, rates, promote = self._weights, self._rates, self._promote
+        for band, queue in enumerate(queues):
+            head = queue.head() if queue.count else None
+            if head is None:
+                claim[band] = None
+                continue
+            wait = now - head.arrived
+            claim[band] = weights[band] + rates[band] * wait
+            if wait > promote[band]:
+                claim[band] = self._promoted(band, wait)
+                if not head.promoted:
+                    head.promoted = True
+                    queue.promotions += 1
+                    fresh.append(head)
+        return fresh
+
+    def _promoted(self, band: int, wait: float) -> float:
+        if self._rank:  # above every claim that is not promoted; between promoted ones the higher band
+            return float(2 * len(self._weights) - band)
+        own = self._weights[band] + self._rates[band] * wait
+        return max(own, self._weights[band - 1] + self._rates[band - 1] * wait)

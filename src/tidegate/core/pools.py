@@ -1,0 +1,80 @@
+"""One pool: its band queues, seats and accounts, and the decision who runs next (SPEC §4).
+
+A decision is: what each band bids (``claims``), what is held (``gates``), which band (``between``), which ticket
+(``queues``). Another pool's queues, accounts and seats never enter into it.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.actions import Action, Promote
+from tidegate.core.between import Between
+from tidegate.core.claims import Bids
+from tidegate.core.forecast import Drain
+from tidegate.core.gates import hold
+from tidegate.core.model import Turn
+from tidegate.core.ordering import Entry
+from tidegate.core.policy import Policy, PoolSpec
+from tidegate.core.queues import BandQueue
+from tidegate.core.routing import Seating
+
+
+class Pool:
+    """The queues and accounts of one ``models`` entry. ``known``: the policy still has it."""
+
+    __slots__ = ("_bids", "_claim", "_gated", "_held", "between", "drain", "known", "name", "queues", "seating")
+
+    def __init__(self, name: str, spec: PoolSpec, policy: Policy) -> None:
+        self.name = name
+        self.seating = Seating()
+        self.drain = Drain()
+        self.queues = [BandQueue(name, band, policy) for band in range(len(policy.bands))]
+        self.between = _between(policy)
+        self._claim: list[float | None] = [None] * len(policy.bands)
+        self._held: list[str | None] = [None] * len(policy.bands)
+        self._gated = [False] * len(policy.bands)
+        self.obey(spec, policy)
+
+    def obey(self, spec: PoolSpec | None, policy: Policy) -> None:
+        """Take a new policy; ``spec`` is ``None`` when the pool is no longer in it."""
+        self.known = spec is not None
+        self.seating.obey(spec, policy.bands)
+        self._bids = Bids(policy)
+        for queue in self.queues:
+            queue.obey(policy)
+        renewed = _between(policy)
+        if (renewed.floors, renewed.cap) != (self.between.floors, self.between.cap):
+            renewed.gap = [min(gap, join) for gap, join in zip(self.between.gap, renewed.join, strict=True)]
+            self.between = renewed
+
+    def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
+        """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
+        claim, held, seating = self._claim, self._held, self.seating
+        fresh = self._bids.fill(claim, self.queues, now)
+        if fresh:
+            actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in fresh)
+        if seating.limited:
+            for band in range(len(held)):
+                gate = hold(seating, band)
+                held[band] = gate.kind if gate else None
+        chosen = self.between.decide(claim, self._gated, held)
+        if chosen is None:
+            return None
+        band, kind = chosen
+        queue = self.queues[band]
+        queue.dispatches += 1
+        if kind is Turn.OVERTAKE:
+            queue.overtakes += 1
+        elif kind is Turn.FLOOR:
+            queue.floors += 1
+        return queue.take(kind, now), kind, band
+
+    def retry_after(self, band: int) -> float | None:
+        """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown."""
+        rate = self.drain.rate(self.seating.seats)
+        if rate is None:
+            return None
+        return (1 + sum(queue.count for queue in self.queues[: band + 1])) / rate
+
+
+def _between(policy: Policy) -> Between:
+    return Between([band.floor for band in policy.bands], policy.overtake_cap)

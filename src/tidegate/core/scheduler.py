@@ -1,0 +1,146 @@
+"""The scheduler: one event in, actions out. This file only composes the parts.
+
+Rules that hold for every call: it never waits, never raises for overload, and costs at most O(log n) in what waits.
+``now`` is seconds from one monotonic source; a smaller one than before is taken as the latest seen. Every ticket
+that was submitted ends in exactly one of: a ``Reject``, an ``Evict``, a ``cancel`` while it waits, or a ``release``.
+"""
+
+from __future__ import annotations
+
+from tidegate.core import admission
+from tidegate.core.actions import Action, Reject
+from tidegate.core.dispatching import deal, finish
+from tidegate.core.errors import TidegateError
+from tidegate.core.gates import Gate, hold
+from tidegate.core.housekeeping import sweep, wakeup
+from tidegate.core.model import Release, Ticket
+from tidegate.core.ordering import WAITING
+from tidegate.core.policy import Policy
+from tidegate.core.signals import Drain, Health, Seats, Signal
+from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
+from tidegate.core.state import State
+
+
+class Scheduler:
+    """Decides who runs, who waits and who is refused.
+
+    Args:
+        policy: what to obey, its pools with their backends included. Backends count as up until told otherwise.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._state = State(policy)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy obeyed now."""
+        return self._state.policy
+
+    def submit(self, now: float, ticket: Ticket) -> list[Action]:
+        """Take a new ticket: it is dispatched, queued or rejected.
+
+        Raises:
+            TidegateError: a ticket with this id waits or runs here already.
+        """
+        state = self._state
+        actions: list[Action] = []
+        self._begin(now, actions)
+        if ticket.id in state.live:
+            raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
+        refused = admission.refusal(state, state.now, ticket)
+        if refused is not None:
+            actions.append(Reject(ticket, refused[0], None, refused[1]))
+            return actions
+        entry = admission.enter(state, state.now, ticket)
+        pool = state.pools[ticket.pool]
+        if pool.seating.free > 0:
+            deal(state, pool, actions)
+        if entry.state == WAITING:
+            admission.confine(state, entry, actions)
+        return actions
+
+    def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
+        """Give a seat back. A lease that is not held (a second release) is ignored: no actions."""
+        state = self._state
+        entry = state.running.pop(lease_id, None)
+        if entry is None:
+            return []
+        actions: list[Action] = []
+        self._begin(now, actions)
+        finish(state, entry, release, actions)
+        return actions
+
+    def cancel(self, now: float, ticket_id: str) -> list[Action]:
+        """Forget a waiting ticket. One that runs keeps its seat until ``release``; an unknown one is ignored."""
+        actions: list[Action] = []
+        self._begin(now, actions)
+        entry = self._state.live.get(ticket_id)
+        if entry is not None and entry.state == WAITING:
+            self._state.remove(entry)
+        return actions
+
+    def observe(self, now: float, signal: Signal) -> list[Action]:
+        """Learn a fact from outside; unknown backends are ignored."""
+        state = self._state
+        actions: list[Action] = []
+        if isinstance(signal, Drain):
+            state.draining = True
+        self._begin(now, actions)
+        if isinstance(signal, (Health, Seats)) and signal.backend in state.backends:
+            backend = state.backends[signal.backend]
+            if isinstance(signal, Health):
+                backend.up = signal.up
+            else:
+                backend.seats = max(0, signal.seats)
+            backend.seating.recount()
+            self._deal_all(actions)
+        return actions
+
+    def set_policy(self, now: float, policy: Policy) -> list[Action]:
+        """Obey another policy from now on. Lower limits never discard what waits or runs.
+
+        Raises:
+            PolicyError: the set of bands differs; nothing was changed then.
+        """
+        actions: list[Action] = []
+        self._begin(now, actions)
+        self._state.obey(policy)
+        self._deal_all(actions)
+        return actions
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due by time alone. Twice with the same ``now`` and nothing due does nothing."""
+        actions: list[Action] = []
+        self._begin(now, actions)
+        return actions
+
+    def next_wakeup(self) -> float | None:
+        """Return when ``tick`` is due next, ``None`` for never; ``now`` when more is due already."""
+        return wakeup(self._state)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return depths, waits, seats and counts; walks no tickets."""
+        return take_snapshot(self._state, max(now, self._state.now))
+
+    def why(self, now: float, ticket_id: str) -> Why:
+        """Say why a ticket waits."""
+        return explain(self._state, max(now, self._state.now), ticket_id)
+
+    def hold(self, pool: str, band: int) -> Gate | None:
+        """Return what stops a band from starting work now, ``None`` when nothing does."""
+        return hold(self._state.pools[pool].seating, band)
+
+    def _begin(self, now: float, actions: list[Action]) -> None:
+        """Move time on, never back, and do what is due by then before anything else."""
+        state = self._state
+        if now > state.now:
+            state.now = now
+        if state.draining or state.now >= state.waiting.wake:
+            behind = state.behind
+            state.behind = not sweep(state, actions)
+            if behind and not state.behind:
+                self._deal_all(actions)
+
+    def _deal_all(self, actions: list[Action]) -> None:
+        for pool in self._state.pools.values():
+            deal(self._state, pool, actions)

@@ -1,0 +1,79 @@
+"""The scheduler's mutable state in one place, and the one way out of the queue that is not a dispatch."""
+
+from __future__ import annotations
+
+from tidegate.core.actions import Action, Evict
+from tidegate.core.errors import PolicyError
+from tidegate.core.model import Reason
+from tidegate.core.ordering import GONE, Entry
+from tidegate.core.policy import Policy
+from tidegate.core.pools import Pool
+from tidegate.core.routing import Backend
+from tidegate.core.tenants import Tenants
+from tidegate.core.waiting import Waiting
+
+MOST_EVICTIONS = 256  # per call, so that a mass expiry or a drain never stalls the caller's loop
+
+
+class State:
+    """Who waits, who runs, and under which policy.
+
+    ``live`` is all of both by ticket id, ``running`` by lease id. While ``behind``, more is due for eviction than one
+    call may evict, and nothing is dispatched.
+    """
+
+    __slots__ = (
+        "backends", "behind", "draining", "entries", "leases", "live", "now", "policy", "pools", "running",
+        "tenants", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, policy: Policy) -> None:
+        self.now = 0.0
+        self.policy = policy
+        self.draining = False
+        self.behind = False
+        self.entries = 0
+        self.leases = 0
+        self.live: dict[str, Entry] = {}
+        self.running: dict[int, Entry] = {}
+        self.tenants = Tenants(policy.tenants)
+        self.waiting = Waiting(len(policy.bands))
+        self.pools = {spec.name: Pool(spec.name, spec, policy) for spec in policy.pools}
+        self.backends: dict[str, Backend] = {}
+        self._index_backends()
+
+    def obey(self, policy: Policy) -> None:
+        """Take a new policy whole. Waiting and running tickets stay what they are.
+
+        Raises:
+            PolicyError: the names or the number of bands differ; that needs a restart.
+        """
+        names = [band.name for band in policy.bands]
+        if names != [band.name for band in self.policy.bands]:
+            raise PolicyError("policy.bands", f"expected the same bands while running, got {', '.join(names)}")
+        self.policy = policy
+        self.tenants.obey(policy.tenants)
+        named = {spec.name: spec for spec in policy.pools}
+        for pool in self.pools.values():
+            pool.obey(named.pop(pool.name, None), policy)
+        for name, spec in named.items():
+            self.pools[name] = Pool(name, spec, policy)
+        self._index_backends()
+
+    def evict(self, entry: Entry, reason: Reason, actions: list[Action], detail: str = "") -> None:
+        """Refuse a waiting ticket."""
+        self.remove(entry)
+        retry_after_s = self.pools[entry.queue.pool].retry_after(entry.band)
+        actions.append(Evict(entry.ticket, reason, retry_after_s, detail))
+
+    def remove(self, entry: Entry) -> None:
+        """Take a waiting ticket out of the queue."""
+        entry.state = GONE
+        del self.live[entry.ticket.id]
+        self.waiting.leave(entry)
+        entry.tenant.queued -= 1
+        entry.queue.remove(entry)
+        entry.tenant.forget()
+
+    def _index_backends(self) -> None:
+        self.backends = {backend.name: backend for pool in self.pools.values() for backend in pool.seating.backends}

@@ -1,0 +1,103 @@
+"""Who pays: what each tenant has waiting and running, and whether its flows are parked (SPEC §4, §15.4).
+
+A tenant at ``max_running`` is parked: its flows bid for nothing, and count as not waiting for floors and overtakes.
+Tenants without limits are remembered only while they have work here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.core.policy import TenantSpec
+
+if TYPE_CHECKING:
+    from tidegate.core.queues import Flow
+
+
+class Tenant:
+    """The counts of one tenant over all pools and bands. ``flows`` are those open now, in order of opening."""
+
+    __slots__ = ("_home", "flows", "known", "limit", "name", "parked", "queued", "running", "spec", "weight")
+
+    def __init__(self, spec: TenantSpec, home: Tenants, *, known: bool) -> None:
+        self._home = home
+        self.name = spec.name
+        self.queued = 0
+        self.running = 0
+        self.flows: dict[Flow, None] = {}
+        self.parked = False
+        self.obey(spec, known=known)
+
+    def obey(self, spec: TenantSpec, *, known: bool) -> None:
+        """Take new limits; what is queued or running stays."""
+        self.spec = spec
+        self.known = known
+        self.weight = spec.weight
+        self.limit = spec.max_running
+
+    def started(self) -> None:
+        """Count one more running ticket; park at the limit."""
+        self.running += 1
+        if self.limit is not None:
+            self.settle()
+
+    def finished(self) -> bool:
+        """Count one running ticket less; return whether the tenant's flows may run again."""
+        self.running -= 1
+        return self.limit is not None and self.settle()
+
+    def opened(self, flow: Flow) -> None:
+        """Note that one of the tenant's flows was opened."""
+        self.flows[flow] = None
+        self._home.flows += 1
+
+    def left(self, flow: Flow) -> None:
+        """Note that one of the tenant's flows was closed."""
+        del self.flows[flow]
+        self._home.flows -= 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave the table if this tenant has no limits and nothing here any more."""
+        if not self.known and not self.queued and not self.running and not self.flows:
+            self._home.all.pop(self.name, None)
+
+    def settle(self) -> bool:
+        """Park or unpark by the count; return whether it was unparked."""
+        parked = self.limit is not None and self.running >= self.limit
+        if parked is self.parked:
+            return False
+        self.parked = parked
+        for flow in self.flows:
+            flow.queue.parking_changed(flow)
+        return not parked
+
+
+class Tenants:
+    """All tenants with work here or with a ``TenantSpec``; ``flows`` counts the open flows of all."""
+
+    __slots__ = ("all", "crowd", "flows")
+
+    def __init__(self, specs: tuple[TenantSpec, ...]) -> None:
+        self.all: dict[str, Tenant] = {}
+        self.flows = 0
+        self.crowd = Tenant(TenantSpec(""), self, known=True)  # owns the shared flows beyond max_flows
+        self.obey(specs)
+
+    def get(self, name: str) -> Tenant:
+        """Return the tenant, made on first sight."""
+        tenant = self.all.get(name)
+        if tenant is None:
+            tenant = self.all[name] = Tenant(TenantSpec(name), self, known=False)
+        return tenant
+
+    def obey(self, specs: tuple[TenantSpec, ...]) -> None:
+        """Take new limits for all tenants; raised ones unpark at once."""
+        named = {spec.name: spec for spec in specs}
+        for name, spec in named.items():
+            self.get(name).obey(spec, known=True)
+        for tenant in list(self.all.values()):
+            if tenant.name not in named:
+                tenant.obey(TenantSpec(tenant.name), known=False)
+            tenant.settle()
+            tenant.forget()

@@ -1,0 +1,128 @@
+"""Everything that waits, over all pools: counts, bytes, who entered first, who expires next (SPEC §4.4, §6).
+
+Each band's waiting tickets stand in one linked list in order of entry, so that the first, the last and any removal
+cost O(1) without dead entries. A band's TTL is one number, so the list is in order of expiry too; the tickets whose
+clients asked for less stand in a heap besides.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from tidegate.core.ordering import Entry, Linked
+
+NEVER = float("inf")
+_SLACK = 64
+
+
+class BandList:
+    """The waiting tickets of one band (the ticket's own) over all pools, in order of entry."""
+
+    __slots__ = ("bytes", "count", "ends", "latest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.ends = Linked()
+        self.latest = 0.0  # latest expiry of those in order
+
+    def oldest(self) -> Entry | None:
+        """Return the ticket that entered first."""
+        first = self.ends.after
+        return first if isinstance(first, Entry) else None
+
+    def newest(self) -> Entry | None:
+        """Return the ticket that entered last."""
+        last = self.ends.before
+        return last if isinstance(last, Entry) else None
+
+
+class Waiting:
+    """All waiting tickets. ``wake`` is never later than the next expiry."""
+
+    __slots__ = ("_early", "_early_dead", "bands", "bytes", "total", "wake")
+
+    def __init__(self, bands: int) -> None:
+        self.bands = [BandList() for _ in range(bands)]
+        self.total = 0
+        self.bytes = 0
+        self.wake = NEVER
+        self._early: list[tuple[float, int, Entry]] = []
+        self._early_dead = 0
+
+    def enter(self, entry: Entry) -> None:
+        """Count a ticket in."""
+        ticket = entry.ticket
+        size = ticket.size_bytes
+        self.total += 1
+        self.bytes += size
+        band = self.bands[entry.band]
+        band.count += 1
+        band.bytes += size
+        ends = band.ends
+        last = ends.before
+        entry.before, entry.after = last, ends
+        last.after = ends.before = entry
+        expires = entry.expires
+        if expires >= band.latest:
+            band.latest = expires
+        else:
+            entry.early = True
+            heappush(self._early, (expires, entry.seq, entry))
+        if expires < self.wake:
+            self.wake = expires
+
+    def leave(self, entry: Entry) -> None:
+        """Count a ticket out."""
+        ticket = entry.ticket
+        size = ticket.size_bytes
+        self.total -= 1
+        self.bytes -= size
+        band = self.bands[entry.band]
+        band.count -= 1
+        band.bytes -= size
+        before, after = entry.before, entry.after
+        before.after, after.before = after, before
+        entry.before = entry.after = NOBODY
+        if entry.early:
+            self._drop_early(entry)
+
+    def due(self, now: float) -> Entry | None:
+        """Return the ticket that expired first, ``None`` when none has."""
+        first = self._first()
+        if first is None or first.expires > now:
+            self.wake = NEVER if first is None else first.expires
+            return None
+        return first
+
+    def next_expiry(self) -> float:
+        """Return when the next ticket expires, infinity when none waits."""
+        first = self._first()
+        self.wake = NEVER if first is None else first.expires
+        return self.wake
+
+    def _first(self) -> Entry | None:
+        early = self._early
+        while early and early[0][2].state:
+            heappop(early)
+            self._early_dead -= 1
+        first = early[0][2] if early else None
+        for band in self.bands:
+            entry = band.ends.after
+            if isinstance(entry, Entry) and (first is None or (entry.expires, entry.seq) < (first.expires, first.seq)):
+                first = entry
+        return first
+
+    def _drop_early(self, entry: Entry) -> None:
+        early = self._early
+        if early and early[0][2] is entry:
+            heappop(early)
+            return
+        self._early_dead += 1
+        if self._early_dead > len(early) // 2 + _SLACK:
+            self._early = [item for item in early if not item[2].state]
+            heapify(self._early)
+            self._early_dead = 0
+
+
+NOBODY = Linked()
