@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 from tidegate.core import (
     Action,
+    BackendSnapshot,
     Dispatch,
     Drain,
     Evict,
@@ -18,6 +16,7 @@ from tidegate.core import (
     Release,
     Seats,
     Signal,
+    Snapshot,
     Ticket,
     Turn,
 )
@@ -91,8 +90,9 @@ class FifoScheduler:
         since, _ = next(iter(self.waiting.values()))
         return 0.0 if self.draining else since + self.ttl_s
 
-    def snapshot(self, now: float) -> Any:
-        return SimpleNamespace(waiting=len(self.waiting), running=len(self.running))
+    def snapshot(self, now: float) -> Snapshot:
+        backend = BackendSnapshot("m", "b", self.seats, len(self.running), up=True)
+        return Snapshot(now, len(self.waiting), 0, len(self.running), self.draining, (), (backend,))
 
     def _called(self, name: str, now: float) -> None:
         assert not self.calls or now >= self.calls[-1][1]

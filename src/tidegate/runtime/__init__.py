@@ -3,6 +3,9 @@
 from tidegate.runtime.clock import Clock, SystemClock
 from tidegate.runtime.driver import Driver
 from tidegate.runtime.event_log import EventLog
+from tidegate.runtime.gc_policy import GcPolicy
+from tidegate.runtime.replay import replay
+from tidegate.runtime.stall import StallMonitor
 from tidegate.runtime.waiters import FutureWaiter, Refusal, TicketWaiter
 
 __all__ = [
@@ -10,7 +13,10 @@ __all__ = [
     "Driver",
     "EventLog",
     "FutureWaiter",
+    "GcPolicy",
     "Refusal",
+    "StallMonitor",
     "SystemClock",
     "TicketWaiter",
+    "replay",
 ]

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -29,11 +29,13 @@ from tidegate.core import (
     Lease,
     Outcome,
     Policy,
+    PolicyError,
     Promote,
     Reason,
     Reject,
     Release,
     Signal,
+    Snapshot,
     Ticket,
 )
 from tidegate.runtime.clock import Clock
@@ -59,7 +61,7 @@ class SchedulerLike(Protocol):
     def set_policy(self, now: float, policy: Policy) -> list[Action]: ...
     def tick(self, now: float) -> list[Action]: ...
     def next_wakeup(self) -> float | None: ...
-    def snapshot(self, now: float) -> Any: ...
+    def snapshot(self, now: float) -> Snapshot: ...
 
 
 class Driver:
@@ -95,6 +97,7 @@ class Driver:
         self._armed_at = NEVER
         self._fault: BaseException | None = None
         self._drained: asyncio.Event | None = None
+        recorder.source = self
 
     # Events.
 
@@ -168,9 +171,13 @@ class Driver:
         self._event(f"observe.{type(signal).__name__}", self._clock.now(), self._scheduler.observe, signal)
 
     def set_policy(self, policy: Policy) -> None:
-        """Put a whole new policy in force; nothing that waits is lost."""
-        self._recorder.set_policy(policy)
+        """Put a whole new policy in force; nothing that waits is lost.
+
+        Raises:
+            PolicyError: it cannot be put in force without a restart; the old one goes on.
+        """
         self._event("set_policy", self._clock.now(), self._scheduler.set_policy, policy)
+        self._recorder.set_policy(policy)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse what waits and what comes, let running work finish for at most ``timeout_s`` seconds.
@@ -195,10 +202,20 @@ class Driver:
 
     # Questions.
 
+    def not_ready(self) -> str | None:
+        """Say why newcomers have no chance, ``None`` when they have one."""
+        if self._fault is not None:
+            return FAULT
+        if self._drained is not None:
+            return "draining"
+        if not any(backend.up for backend in self.snapshot().backends):
+            return "no backend is up"
+        return None
+
     @property
     def ready(self) -> bool:
-        """Whether newcomers have a chance: not draining, and no fault of the scheduler."""
-        return self._fault is None and self._drained is None
+        """Whether newcomers have a chance: not draining, no fault of the scheduler, a backend up."""
+        return self.not_ready() is None
 
     @property
     def running(self) -> int:
@@ -210,7 +227,11 @@ class Driver:
         """How many waiters have not heard yet."""
         return len(self._waiters)
 
-    def snapshot(self) -> Any:
+    def now(self) -> float:
+        """The driver's time, seconds."""
+        return self._clock.now()
+
+    def snapshot(self) -> Snapshot:
         """What the scheduler says of itself now."""
         return self._scheduler.snapshot(self._clock.now())
 
@@ -234,6 +255,8 @@ class Driver:
             self._event_log.append(now, kind, arguments)
         try:
             return call(now, *arguments)
+        except PolicyError:  # a value of the caller's, refused whole
+            raise
         except Exception as fault:  # noqa: BLE001 - whatever it is, the scheduler cannot be trusted any more
             self._halt(now, fault)
             return []

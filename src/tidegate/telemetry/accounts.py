@@ -92,6 +92,7 @@ class BandAccount:
 
     __slots__ = (
         "clamped",
+        "depth",
         "depth_max",
         "dispatched",
         "input_ratio",
@@ -110,6 +111,7 @@ class BandAccount:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.depth = 0
         self.depth_max = WindowMax(slot_s=10.0, slots=6)
         self.dispatched = 0
         self.overtakes = 0

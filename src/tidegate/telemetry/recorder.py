@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -28,9 +29,20 @@ from tidegate.core import (
     Turn,
 )
 from tidegate.telemetry.accounts import BandAccount, WindowMax
+from tidegate.telemetry.collector import Collector
+
+if TYPE_CHECKING:
+    from tidegate.core import Snapshot
 
 OTHER = "other"
 NONE = "none"
+
+
+class Source(Protocol):
+    """Where the gauges come from at a scrape: the driver."""
+
+    def now(self) -> float: ...
+    def snapshot(self) -> Snapshot: ...
 
 
 class Recorder:
@@ -47,33 +59,36 @@ class Recorder:
         self.wasted: defaultdict[str, int] = defaultdict(int)
         self.loop_stall = WindowMax(slot_s=1.0, slots=10)
         self.accounts: dict[str, BandAccount] = {}
+        self.running: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self.source: Source | None = None
         self._bands: list[BandAccount] = []
-        self._depth: list[int] = []
         self._models: frozenset[str] = frozenset()
         self.set_policy(policy)
         self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(Collector(self))
 
     def set_policy(self, policy: Policy) -> None:
-        """Follow a change of band and model names. What was counted under a name stays under it."""
+        """Follow a change of the models' names. The bands stay what they are as long as the scheduler runs."""
         for band in policy.bands:
             self.accounts.setdefault(band.name, BandAccount(band.name))
         self._bands = [self.accounts[band.name] for band in policy.bands]
-        count = len(self._bands)
-        depth = self._depth + [0] * (count - len(self._depth))
-        self._depth = [*depth[: count - 1], sum(depth[count - 1 :])]
         self._models = frozenset(pool.name for pool in policy.pools)
+
+    @property
+    def bands(self) -> list[str]:
+        """Names of the bands, highest first."""
+        return [account.name for account in self._bands]
 
     # Told by the driver.
 
     def submitted(self, now: float, ticket: Ticket, actions: Sequence[Action]) -> None:
         """Fold what the scheduler answered to ``ticket``."""
-        index = self._index(ticket.band)
-        self._depth[index] += 1
+        account = self._bands[ticket.band]
+        account.depth += 1
         if actions:
             self.actions(now, actions)
-        depth = self._depth[index]
-        if depth > 0:
-            self._bands[index].depth_max.note(now, depth)
+        if account.depth > 0:
+            account.depth_max.note(now, account.depth)
 
     def actions(self, now: float, actions: Sequence[Action]) -> None:  # noqa: ARG002 - every event comes with its time
         """Fold the actions of one call."""
@@ -87,9 +102,9 @@ class Recorder:
 
     def cancelled(self, now: float, ticket: Ticket) -> None:  # noqa: ARG002
         """Count a ticket whose client left while it waited."""
-        index = self._index(ticket.band)
-        self._depth[index] -= 1
-        self._bands[index].requests[self._model(ticket.pool), Outcome.CANCELLED] += 1
+        account = self._bands[ticket.band]
+        account.depth -= 1
+        account.requests[self._model(ticket.pool), Outcome.CANCELLED] += 1
 
     def finished(self, now: float, lease: Lease, release: Release, *, reason: Reason | None = None) -> None:
         """Count the end of a lease.
@@ -101,7 +116,8 @@ class Recorder:
             reason: row of the refusal table when the request failed after its dispatch.
         """
         ticket = lease.ticket
-        account = self._band(ticket.band)
+        account = self._bands[ticket.band]
+        self.running[ticket.band, lease.backend] -= 1
         account.requests[self._model(ticket.pool), release.outcome] += 1
         account.request.observe(now - lease.started + lease.waited_s)
         if reason is not None and release.outcome is Outcome.FAILED:
@@ -112,17 +128,17 @@ class Recorder:
 
     def first_byte(self, lease: Lease, ttft_s: float) -> None:
         """Count the time from the arrival of a request to the first byte of its answer, seconds."""
-        self._band(lease.ticket.band).ttft.observe(ttft_s)
+        self._bands[lease.ticket.band].ttft.observe(ttft_s)
 
     def refused(self, reason: Reason, *, band: int | None = None, model: str = NONE) -> None:
         """Count a request that was refused before it became a ticket (no key, bad body, unknown model, ...)."""
-        account = self._band(band) if band is not None else self.accounts.setdefault(NONE, BandAccount(NONE))
+        account = self._bands[band] if band is not None else self.accounts.setdefault(NONE, BandAccount(NONE))
         account.requests[model if model == NONE else self._model(model), Outcome.REJECTED] += 1
         account.refusals[reason] += 1
 
     def clamped(self, band: int) -> None:
         """Count a request that asked for a higher band than its tenant may use; ``band`` is what it got."""
-        self._band(band).clamped += 1
+        self._bands[band].clamped += 1
 
     def exposition(self) -> bytes:
         """Everything in the Prometheus text format, version 0.0.4."""
@@ -131,10 +147,11 @@ class Recorder:
     # The fold.
 
     def _dispatched(self, lease: Lease) -> None:
-        index = self._index(lease.ticket.band)
-        self._depth[index] -= 1
-        self._bands[index].queue_wait.observe(lease.waited_s)
-        turn = self._band(lease.band)
+        account = self._bands[lease.ticket.band]
+        account.depth -= 1
+        account.queue_wait.observe(lease.waited_s)
+        self.running[lease.ticket.band, lease.backend] += 1
+        turn = self._bands[lease.band]
         turn.dispatched += 1
         if lease.kind is Turn.OVERTAKE:
             turn.overtakes += 1
@@ -143,13 +160,12 @@ class Recorder:
         if action.why == "lent":
             self.inheritances += 1
         else:
-            self._band(action.ticket.band).promotions += 1
+            self._bands[action.ticket.band].promotions += 1
 
     def _refused(self, action: Reject | Evict) -> None:
         ticket = action.ticket
-        index = self._index(ticket.band)
-        self._depth[index] -= 1
-        account = self._bands[index]
+        account = self._bands[ticket.band]
+        account.depth -= 1
         outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
         account.requests[self._model(ticket.pool), outcome] += 1
         account.refusals[action.reason] += 1
@@ -166,14 +182,6 @@ class Recorder:
                 account.output_ratio.observe(written / ticket.work.output_tokens)
         if release.outcome is not Outcome.COMPLETED:
             self.wasted[release.outcome.value] += (read or 0) + (written or 0)
-
-    def _index(self, band: int) -> int:
-        """Tickets of a band that a live change removed count with the lowest one."""
-        last = len(self._bands) - 1
-        return band if band < last else last
-
-    def _band(self, band: int) -> BandAccount:
-        return self._bands[self._index(band)]
 
     def _model(self, pool: str) -> str:
         return pool if pool in self._models else OTHER

@@ -1,0 +1,62 @@
+"""Who may speak to the control port: programs on this machine, and no web page or proxy on it.
+
+A page in a browser on this machine can make it send requests to loopback addresses: across origins (then there is an
+``Origin``), or under a name of its own that it lets point to 127.0.0.1 after loading, so-called DNS rebinding (then
+the ``Host`` is not a loopback name). A proxy on this machine would let strangers in (then there is a ``Forwarded``
+or ``X-Forwarded-For``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host``, a name or an address without port, names this machine and nothing else."""
+    name = host.removeprefix("[").removesuffix("]")
+    if name.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def without_port(authority: str) -> str:
+    """The host of a ``Host`` header: ``[::1]:8401`` and ``localhost:8401`` without their ports."""
+    if authority.startswith("["):
+        return authority.partition("]")[0] + "]"
+    return authority.partition(":")[0]
+
+
+def objection(headers: Headers) -> str | None:
+    """Say why a request is not let in, or ``None``."""
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or not is_loopback(without_port(hosts[0])):
+        return "expected a loopback name in Host (localhost, 127.0.0.1 or [::1])"
+    for origin in headers.getlist("origin"):
+        if origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
+            return "expected no Origin but this port's own: web pages may not use the control port"
+    if "forwarded" in headers or "x-forwarded-for" in headers:
+        return (
+            "expected a direct request, got one with Forwarded or X-Forwarded-For: proxies may not use the control port"
+        )
+    return None
+
+
+class Guard:
+    """ASGI middleware that answers 403 to whom ``objection`` names."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (message := objection(Headers(scope=scope))) is not None:
+            error = {"message": message, "type": "permission_error", "param": None, "code": "forbidden"}
+            await JSONResponse({"error": error}, status_code=403)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

@@ -1,0 +1,65 @@
+"""When the garbage collector may stop the loop, and for how long.
+
+Almost nothing here dies by the collector: per-request objects hold no cycles and go with their last reference. So
+the collector mostly costs, and its full run (generation 2) stops everything. Measured with CPython 3.11 on a
+2-core machine while 200,000 waiting tickets of six objects each are built:
+
+==========================  ============  =====================  =====================
+thresholds                  whole build   longest young run      longest full run
+==========================  ============  =====================  =====================
+700, 10, 10 (the default)   1217 ms       0.7 ms                 229 ms (9 runs)
+10,000, 10, off             442 ms        23.4 ms                none
+5,000, 5, off               362 ms        3.8 ms                 none
+**2,000, 10, off**          379 ms        1.8 ms                 none
+==========================  ============  =====================  =====================
+
+So young runs stay, bounded at 20,000 objects; the full run happens on a timer instead, between two callbacks, so
+that no scheduler call contains one. It is needed: what little cyclic garbage there is (closed connections,
+tracebacks) would otherwise pile up. A full run takes 0.2 µs per live object: 5 ms for a calm gateway, 240 ms for the
+200,000 tickets above. The pause to the next one is ``SHARE`` times the length of the last, at least ``PAUSE_S``, so
+the loop stands still for at most one part in ``SHARE`` of the time however much is alive.
+
+What exists after start (modules, configuration: 100,000 objects and more) is frozen, so no run ever visits it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from tidegate.runtime.clock import Clock
+
+YOUNG = (2_000, 10, 1_000_000)
+PAUSE_S = 60.0
+SHARE = 5_000
+
+
+class GcPolicy:
+    """Owns the settings of the process's garbage collector between ``start`` and ``stop``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._before = gc.get_threshold()
+        self._timer: asyncio.TimerHandle | None = None
+        self.last_s = 0.0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Freeze what is alive, set the thresholds, plan the first full run. Call when all is built."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*YOUNG)
+        self._timer = loop.call_later(PAUSE_S, self._collect, loop)
+
+    def stop(self) -> None:
+        """Give the collector back as it was found."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            gc.set_threshold(*self._before)
+            gc.unfreeze()
+
+    def _collect(self, loop: asyncio.AbstractEventLoop) -> None:
+        began = self._clock.now()
+        gc.collect()
+        self.last_s = self._clock.now() - began
+        self._timer = loop.call_later(max(PAUSE_S, self.last_s * SHARE), self._collect, loop)

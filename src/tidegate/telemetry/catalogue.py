@@ -1,0 +1,105 @@
+"""Every metric of this version: name, kind, labels, meaning. ``docs/reference/metrics.md`` explains the same list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Prometheus metric types in use."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(slots=True, frozen=True)
+class Metric:
+    """One metric as it stands in the exposition; counters end in ``_total``."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+REQUESTS = Metric(
+    "tidegate_requests_total", Kind.COUNTER, ("band", "model", "outcome"), "Requests that ended, each counted once."
+)
+REFUSALS = Metric(
+    "tidegate_refusals_total", Kind.COUNTER, ("band", "reason"), "Requests that got no answer from a model, by reason."
+)
+QUEUE_DEPTH = Metric("tidegate_queue_depth", Kind.GAUGE, ("band",), "Tickets waiting now.")
+QUEUE_DEPTH_MAX = Metric(
+    "tidegate_queue_depth_max", Kind.GAUGE, ("band",), "Most tickets that waited at once in the last minute."
+)
+QUEUE_WAIT = Metric(
+    "tidegate_queue_wait_seconds", Kind.HISTOGRAM, ("band",), "Wait from arrival to dispatch, of dispatched tickets."
+)
+TTFT = Metric(
+    "tidegate_ttft_seconds", Kind.HISTOGRAM, ("band",), "Time from arrival to the first byte of the model's answer."
+)
+REQUEST = Metric(
+    "tidegate_request_seconds", Kind.HISTOGRAM, ("band",), "Time from arrival to the end, of dispatched tickets."
+)
+RUNNING = Metric("tidegate_running", Kind.GAUGE, ("band", "backend"), "Requests that hold a seat now.")
+SEATS = Metric("tidegate_seats", Kind.GAUGE, ("backend",), "Requests that the backend may run at once.")
+BACKEND_UP = Metric("tidegate_backend_up", Kind.GAUGE, ("backend",), "1 when the backend gets requests, 0 when not.")
+OLDEST_WAIT = Metric(
+    "tidegate_oldest_wait_seconds", Kind.GAUGE, ("band",), "Longest wait among the tickets waiting now (starvation)."
+)
+DISPATCHES = Metric("tidegate_dispatch_total", Kind.COUNTER, ("band",), "Dispatches by the band they were made for.")
+OVERTAKES = Metric(
+    "tidegate_overtakes_total", Kind.COUNTER, ("band",), "Dispatches by age past waiting work of a higher band."
+)
+PROMOTIONS = Metric(
+    "tidegate_promotions_total", Kind.COUNTER, ("band",), "Tickets that began to claim with the next higher band."
+)
+INHERITANCES = Metric(
+    "tidegate_inheritances_total", Kind.COUNTER, (), "Tickets that a waiting caller lent its band to."
+)
+WASTED_TOKENS = Metric(
+    "tidegate_wasted_tokens_total",
+    Kind.COUNTER,
+    ("cause",),
+    "Tokens computed, as far as known, for requests that did not complete.",
+)
+TOKENS = Metric("tidegate_tokens_total", Kind.COUNTER, ("band", "kind"), "Tokens that the backends reported.")
+CLAMPED = Metric(
+    "tidegate_clamped_total",
+    Kind.COUNTER,
+    ("band",),
+    "Requests that asked for a higher band than their tenant may use, by the band given.",
+)
+MODE = Metric("tidegate_mode", Kind.GAUGE, ("mode",), "1 for the mode in force.")
+ESTIMATE_ERROR = Metric(
+    "tidegate_estimate_error_ratio", Kind.HISTOGRAM, ("band", "kind"), "Tokens really used over tokens estimated."
+)
+LOOP_STALL = Metric(
+    "tidegate_loop_stall_seconds", Kind.GAUGE, (), "Longest time in the last 10 s that the event loop was late."
+)
+
+CATALOGUE = (
+    REQUESTS,
+    REFUSALS,
+    QUEUE_DEPTH,
+    QUEUE_DEPTH_MAX,
+    OLDEST_WAIT,
+    QUEUE_WAIT,
+    TTFT,
+    REQUEST,
+    RUNNING,
+    SEATS,
+    BACKEND_UP,
+    DISPATCHES,
+    OVERTAKES,
+    PROMOTIONS,
+    INHERITANCES,
+    TOKENS,
+    WASTED_TOKENS,
+    ESTIMATE_ERROR,
+    CLAMPED,
+    MODE,
+    LOOP_STALL,
+)

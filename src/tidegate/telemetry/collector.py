@@ -1,0 +1,112 @@
+"""Turn what the recorder counted, and what the scheduler says of itself, into Prometheus metric families.
+
+Runs on the event loop once per scrape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric as Family
+
+from tidegate.telemetry import catalogue as names
+from tidegate.telemetry.accounts import BandAccount, Histogram
+from tidegate.telemetry.catalogue import Metric
+
+if TYPE_CHECKING:
+    from tidegate.telemetry.recorder import Recorder, Source
+
+
+class Collector:
+    """A prometheus-client collector over one recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def collect(self) -> Iterator[Family]:
+        """Yield every metric of the catalogue that there is a source for."""
+        recorder = self._recorder
+        accounts = list(recorder.accounts.values())
+        yield from _band_counters(accounts)
+        yield from _band_histograms(accounts)
+        yield _counter(names.INHERITANCES, {(): recorder.inheritances})
+        yield _counter(names.WASTED_TOKENS, {(cause,): count for cause, count in recorder.wasted.items()})
+        yield _gauge(names.MODE, {(recorder.mode,): 1.0})
+        if recorder.source is not None:
+            yield from _gauges(recorder, recorder.source)
+
+
+def _band_counters(accounts: list[BandAccount]) -> Iterator[Family]:
+    yield _counter(names.REQUESTS, {(a.name, *key): count for a in accounts for key, count in a.requests.items()})
+    yield _counter(names.REFUSALS, {(a.name, reason): count for a in accounts for reason, count in a.refusals.items()})
+    yield _counter(names.DISPATCHES, {(a.name,): a.dispatched for a in accounts})
+    yield _counter(names.OVERTAKES, {(a.name,): a.overtakes for a in accounts})
+    yield _counter(names.PROMOTIONS, {(a.name,): a.promotions for a in accounts})
+    yield _counter(names.CLAMPED, {(a.name,): a.clamped for a in accounts})
+    tokens: dict[tuple[str, ...], int] = {}
+    for account in accounts:
+        tokens[account.name, "input"] = account.input_tokens
+        tokens[account.name, "output"] = account.output_tokens
+    yield _counter(names.TOKENS, tokens)
+
+
+def _band_histograms(accounts: list[BandAccount]) -> Iterator[Family]:
+    yield _histogram(names.QUEUE_WAIT, {(a.name,): a.queue_wait for a in accounts})
+    yield _histogram(names.TTFT, {(a.name,): a.ttft for a in accounts})
+    yield _histogram(names.REQUEST, {(a.name,): a.request for a in accounts})
+    ratios: dict[tuple[str, ...], Histogram] = {}
+    for account in accounts:
+        ratios[account.name, "input"] = account.input_ratio
+        ratios[account.name, "output"] = account.output_ratio
+    yield _histogram(names.ESTIMATE_ERROR, ratios)
+
+
+def _gauges(recorder: Recorder, source: Source) -> Iterator[Family]:
+    now, snapshot = source.now(), source.snapshot()
+    bands = recorder.bands
+    depth = dict.fromkeys(bands, 0)
+    oldest = dict.fromkeys(bands, 0.0)
+    for row in snapshot.bands:
+        depth[row.name] += row.depth
+        oldest[row.name] = max(oldest[row.name], row.oldest_wait_s)
+    yield _gauge(names.QUEUE_DEPTH, {(band,): float(count) for band, count in depth.items()})
+    yield _gauge(names.OLDEST_WAIT, {(band,): wait_s for band, wait_s in oldest.items()})
+    peaks = {(band,): recorder.accounts[band].depth_max.read(now) for band in bands}
+    yield _gauge(names.QUEUE_DEPTH_MAX, {key: max(peak, depth[key[0]]) for key, peak in peaks.items()})
+    yield _gauge(
+        names.RUNNING, {(bands[band], backend): float(count) for (band, backend), count in recorder.running.items()}
+    )
+    yield _gauge(names.SEATS, {(backend.name,): float(backend.seats) for backend in snapshot.backends})
+    yield _gauge(names.BACKEND_UP, {(backend.name,): float(backend.up) for backend in snapshot.backends})
+    yield _gauge(names.LOOP_STALL, {(): recorder.loop_stall.read(now)})
+
+
+def _family(metric: Metric) -> Family:
+    return Family(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
+
+
+def _counter(metric: Metric, values: dict[tuple[str, ...], int]) -> Family:
+    family = _family(metric)
+    for labels, value in values.items():
+        family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), float(value))
+    return family
+
+
+def _gauge(metric: Metric, values: dict[tuple[str, ...], float]) -> Family:
+    family = _family(metric)
+    for labels, value in values.items():
+        family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), value)
+    return family
+
+
+def _histogram(metric: Metric, values: dict[tuple[str, ...], Histogram]) -> Family:
+    family = _family(metric)
+    for labels, histogram in values.items():
+        plain = dict(zip(metric.labels, labels, strict=True))
+        count = 0.0
+        for edge, count in histogram.cumulative():
+            family.add_sample(f"{metric.name}_bucket", {**plain, "le": edge}, count)
+        family.add_sample(f"{metric.name}_count", plain, count)
+        family.add_sample(f"{metric.name}_sum", plain, histogram.total)
+    return family
