@@ -185,7 +185,6 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The peer will send no more: the end of some bodies, a fault in all others. The transport then closes."""
         if self._response is not None and self._until_close:
-            self._keep = False
             self._finish()
         self._ended("the connection was closed")
 
@@ -214,7 +213,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; those after the head are trailers and are dropped."""
         if self._response is not None and not self._response.status:
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.rstrip()))
 
     def on_headers_complete(self) -> None:
         """Decide how the body ends, and wake whoever waits for the head."""
@@ -245,7 +244,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """Pass a piece of the body on; pause the upstream when the consumer is far behind."""
         response = self._response
-        if response is None or self._informational or self._complete:
+        if response is None or self._complete:
             raise _Refused("a body where there is none")
         self._dry = 0
         self._unread += len(data)

@@ -182,8 +182,9 @@ class Upstream:
             raise
         finally:
             self._connecting -= 1
-        if not connection.usable:
-            raise Unavailable(f"{self.name}: the connection was closed as soon as it was made", sent=sent_before)
+        if self._closed or not connection.usable:
+            connection.abort()
+            raise Unavailable(f"{self.name}: the connection ended as soon as it was made", sent=sent_before)
         self.counters.connects += 1
         return connection
 
@@ -202,7 +203,7 @@ class Upstream:
 
     def connection_idle(self, connection: Connection) -> bool:
         """A connection is free again; False when it is not wanted."""
-        if self._closed or len(self._idle) >= self._max_idle:
+        if len(self._idle) >= self._max_idle:
             return False
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()

@@ -49,10 +49,10 @@ def parse_address(url: str) -> Address:
         ValueError: not http(s), no host, or credentials, query or fragment in it.
     """
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"expected http://host:port or https://host:port as a backend url, came {url!r}")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise ValueError("a backend url must not hold credentials, a query or a fragment; credentials go to api_key")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"expected http://host:port or https://host:port as a backend url, came {url!r}")
     path = parts.path.rstrip("/").encode("ascii")
     if path.translate(None, VISIBLE):
         raise ValueError(f"expected a backend url without spaces or control characters, came {url!r}")

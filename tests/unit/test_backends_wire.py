@@ -1,0 +1,75 @@
+"""Request heads and backend addresses, as bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.backends import Upstream
+from tidegate.backends.wire import fixed_lines, parse_address, request_head
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "authority", "path"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1", 8000, b"127.0.0.1:8000", b""),
+        ("http://127.0.0.1:8000/", "127.0.0.1", 8000, b"127.0.0.1:8000", b""),
+        ("http://engine", "engine", 80, b"engine", b""),
+        ("http://engine:80", "engine", 80, b"engine", b""),
+        ("https://API.example.com/openai/", "api.example.com", 443, b"api.example.com", b"/openai"),
+        ("https://api.example.com:80", "api.example.com", 80, b"api.example.com:80", b""),
+        ("http://[::1]:8000/a/b", "::1", 8000, b"[::1]:8000", b"/a/b"),
+        ("http://[fe80::1]", "fe80::1", 80, b"[fe80::1]", b""),
+        ("http://bücher.example", "xn--bcher-kva.example", 80, b"xn--bcher-kva.example", b""),
+    ],
+)
+def test_an_address_is_split(url: str, host: str, port: int, authority: bytes, path: bytes) -> None:
+    address = parse_address(url)
+    assert (address.host, address.port, address.authority, address.path) == (host, port, authority, path)
+    assert address.tls is url.startswith("https")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "engine:8000",
+        "ftp://engine",
+        "http://",
+        "http://engine:99999",
+        "http://engine:x",
+        "http://user:secret@engine",
+        "ftp://user:secret@engine",
+        "http://engine?a=b",
+        "http://engine#a",
+        "http://engine/a b",
+        "http://engine/ä",
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_showing_a_secret(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Upstream(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_headers_for_all_requests_are_checked_at_once() -> None:
+    with pytest.raises(ValueError, match="authorization") as caught:
+        Upstream("http://engine", headers=[(b"authorization", b"Bearer secret\n")])
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "length", "line"),
+    [
+        (b"POST", 5, b"content-length: 5\r\n"),
+        (b"POST", 0, b"content-length: 0\r\n"),
+        (b"GET", 5, b"content-length: 5\r\n"),
+        (b"GET", 0, b""),
+        (b"HEAD", 0, b""),
+    ],
+)
+def test_the_length_is_written_where_a_body_may_be(method: bytes, length: int, line: bytes) -> None:
+    fixed = fixed_lines(b"engine:1", [(b"authorization", b"Bearer k")])
+    head = request_head(method, b"/v1/x?y=1", fixed, [(b"a", b"b"), (b"a", b"")], length)
+    assert head == (
+        b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\na: b\r\na: \r\n%b\r\n" % (method, line)
+    )
