@@ -32,7 +32,7 @@ class EngineModel:
         profile: Profile | str = DEFAULT_PROFILE,
         *,
         kv_tokens: int | None = None,
-        max_sequences: int = 256,
+        max_sequences: int | None = None,
         token_budget: int = 2048,
         order: WaitingOrder = WaitingOrder.FCFS,
         noise: float = 0.0,
@@ -43,7 +43,7 @@ class EngineModel:
         Args:
             profile: cost profile or its name.
             kv_tokens: size of the KV pool; ``None``: that of the profile.
-            max_sequences: most running sequences.
+            max_sequences: most running sequences; ``None``: the profile's.
             token_budget: most tokens computed in a step.
             order: order of the waiting list, and whose sequence a full pool preempts.
             noise: standard deviation of a step's time as a part of it (0.05 to 0.15 is realistic).
@@ -56,9 +56,9 @@ class EngineModel:
         self.kv = KvPool((self.profile.kv_tokens if kv_tokens is None else kv_tokens) // BLOCK)
         if self.kv.total < 1:
             raise ValueError(f"kv_tokens: expected at least {BLOCK}, got {kv_tokens}")
-        if not 1 <= max_sequences <= token_budget:
-            raise ValueError(f"max_sequences: expected 1 to the token budget ({token_budget}), got {max_sequences}")
-        self.max_sequences = max_sequences
+        self.max_sequences = self.profile.max_sequences if max_sequences is None else max_sequences
+        if not 1 <= self.max_sequences <= token_budget:
+            raise ValueError(f"max_sequences: expected 1 to the token budget ({token_budget}), got {self.max_sequences}")
         self.token_budget = token_budget
         self.order = order
         self.counters = EngineCounters()

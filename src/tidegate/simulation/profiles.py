@@ -30,6 +30,7 @@ class Profile:
         kv_tokens: size of the KV pool in tokens.
         reduce_base: constant part of the all-reduce.
         reduce_per_token: all-reduce per token of the batch.
+        max_sequences: most running sequences where the user does not say.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Profile:
     kv_tokens: int
     reduce_base: float = 0.0
     reduce_per_token: float = 0.0
+    max_sequences: int = 256
 
     def step_s(self, tokens: int, kv_read: int, pairs: float) -> float:
         """Seconds that a step takes, without noise (``n``, ``S`` and ``X`` of the module's formula)."""
@@ -65,9 +67,9 @@ def _profiles() -> dict[str, Profile]:
         Profile("a100-70b-tp4", 2, 24.4, 0.166, 1.49, 5.0e-5, 4.2e-6, 420_000, 2.6, 0.026),
         Profile("h100-70b-tp4", 2, 13.6, 0.0545, 1.32, 3.1e-5, 1.5e-6, 420_000, 2.4, 0.010),
         Profile("h100-70b-tp8", 2, 8.0, 0.0289, 1.10, 1.5e-5, 0.74e-6, 1_200_000, 3.0, 0.014),
-        # Made up, for demonstrations on small machines: a short pool and few enough tokens per second (about 2,000
-        # written at saturation) that the processes which carry them need a fraction of a core.
-        Profile("slow", 1.0, 20.0, 0.075, 1.5, 1.0e-4, 4.0e-6, 120_000),
+        # Made up, for demonstrations on small machines: a short pool, and few enough tokens per second (2,600 written
+        # at the very most) that the processes which carry them need a fraction of a core.
+        Profile("slow", 1.0, 20.0, 0.075, 1.5, 1.0e-4, 4.0e-6, 120_000, max_sequences=64),
     )
     return {row.name: row for row in rows}
 
