@@ -9,6 +9,7 @@ from importlib.resources import files
 import pytest
 
 from tidegate.cli.demo._plan import BANDS, LOAD, SHORT_PROMPT, Question, prompt_text, timetable
+from tidegate.simserver.text import tokens_of
 
 
 @pytest.mark.parametrize("seconds", [20.0, 36.0, 90.0])
@@ -60,7 +61,7 @@ def test_the_seed_moves_only_the_drawn_arrivals() -> None:
     assert azure[0] == azure[1]
 
 
-def test_prompts_have_four_bytes_per_token_and_differ() -> None:
+def test_prompts_have_the_length_that_the_engine_counts_and_differ() -> None:
     first, second = (prompt_text(Question(n, 0, 0.0, 50, 1), seed=1) for n in (0, 1))
-    assert len(first.encode()) == 200
+    assert len(tokens_of(first)) == 50
     assert first != second

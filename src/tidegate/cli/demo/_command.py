@@ -21,7 +21,7 @@ from tidegate.cli.demo._plan import Timetable, timetable
 from tidegate.cli.demo._record import Tally
 from tidegate.cli.demo._report import Code, Result, RunReport, judge, report_run
 from tidegate.cli.demo._screen import Screen, notes, show_result
-from tidegate.cli.demo._setup import ENGINE_PROFILE, Ports, Setup, fifo_setup, tidegate_setup
+from tidegate.cli.demo._setup import Ports, Setup, engine_arguments, fifo_setup, tidegate_setup
 
 
 def demo(
@@ -85,13 +85,11 @@ async def _started(setup: Setup, ports: Ports, work: Path, screen: Screen, *, se
     screen.status = f"{setup.name}: starting the simulated engine and the gateway"
     file = work / f"{setup.name}.yaml"
     file.write_text(setup.text)
-    engine = ("engine", "--listen", f"127.0.0.1:{ports.engine}", "--profile", ENGINE_PROFILE, "--model", "demo")
-    seeded = (*engine, "--seed", str(seed))
+    engine = engine_arguments(ports, seed=seed)
+    gateway = ("serve", "-c", str(file), "--log-level", "warning")
     async with (
-        running("engine", *seeded, port=ports.engine, path="/health", log=work / f"{setup.name}-engine.log"),
-        running(
-            "gateway", "serve", "-c", str(file), port=ports.gateway, path="/readyz", log=work / f"{setup.name}.log"
-        ),
+        running("engine", *engine, port=ports.engine, path="/health", log=work / f"{setup.name}-engine.log"),
+        running("gateway", *gateway, port=ports.gateway, path="/readyz", log=work / f"{setup.name}.log"),
     ):
         screen.status = ""
         yield

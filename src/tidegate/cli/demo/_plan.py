@@ -110,9 +110,9 @@ def timetable(seconds: float, *, seed: int) -> Timetable:
 
 
 def prompt_text(question: Question, *, seed: int) -> str:
-    """Words that make about ``prompt_tokens`` tokens: four bytes each, different for every question."""
+    """Numbers of three digits, each one token of the simulated engine; different for every question."""
     rng = random.Random(f"{seed}/{question.number}")
-    return "".join(f"{rng.randrange(0x1000):03x} " for _ in range(question.prompt_tokens))
+    return "".join(f" {rng.randrange(1000):03d}" for _ in range(question.prompt_tokens))
 
 
 def _read(name: str) -> list[_Row]:

@@ -46,6 +46,13 @@ class Ports:
     control: int
 
 
+def engine_arguments(ports: Ports, *, seed: int) -> tuple[str, ...]:
+    """Arguments of the simulated engine; it heeds priorities in its own waiting list, as vLLM can be told to."""
+    where = f"127.0.0.1:{ports.engine}"
+    what = ("--profile", ENGINE_PROFILE, "--model", "demo", "--order", "priority", "--seed", str(seed))
+    return ("engine", "--listen", where, *what)
+
+
 def fifo_setup(ports: Ports) -> Setup:
     """One FIFO queue: everybody is one tenant in one band, so that nothing but the arrival order is left."""
     key = _new_key()
