@@ -3,6 +3,7 @@
 Everything public is re-exported here. ``schema`` says how attributes are named and what their values are.
 """
 
+from tidegate.config.advice import advice
 from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine, ShedAnswer
 from tidegate.config.load import load_settings, parse_settings
@@ -24,7 +25,7 @@ from tidegate.config.schema import (
     key_digest,
     matches,
 )
-from tidegate.config.values import Address, parse_duration, parse_size
+from tidegate.config.values import Address, ExpectedError, nearest, parse_duration, parse_name, parse_size
 
 __all__ = [
     "ANONYMOUS",
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigError",
     "ControlSettings",
     "Engine",
+    "ExpectedError",
     "GatewaySettings",
     "Mark",
     "MessageSettings",
@@ -49,10 +51,13 @@ __all__ = [
     "ShedAnswer",
     "TenantLimits",
     "TenantSettings",
+    "advice",
     "key_digest",
     "load_settings",
     "matches",
+    "nearest",
     "parse_duration",
+    "parse_name",
     "parse_settings",
     "parse_size",
     "preset_names",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 NOT_YET: dict[str, str] = {
     "gateway.queue_heartbeat_after": "heartbeats while a stream waits",
+    "gateway.silence_timeout": "probing a silent backend",
     "gateway.tls": "TLS",
     "control.operators": "operator tokens",
     "control.tls": "TLS",

@@ -113,6 +113,7 @@ class PolicySettings(Section):
     )
     depends_timeout: PositiveSeconds = Field(default=600.0, description="Longest wait for a dependency.")
     bands: dict[str, BandSettings] = Field(
+        json_schema_extra={"shown": "the preset's"},
         description="`p0` (highest) to `p7`. Those of the preset are overridden key by key; more may be added.",
         min_length=1,
         max_length=8,

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from tidegate.config.compile import compile_policy
 from tidegate.config.fields import (
@@ -55,6 +56,10 @@ WILDCARD = "*"
 _TELLS_PRIORITY = {Engine.VLLM, Engine.SGLANG, Engine.TIDEGATE}
 
 
+DERIVED: JsonDict = {"shown": "derived"}
+"""Marks a default that comes from another setting, for the reference."""
+
+
 class GatewaySettings(Section):
     """The port that clients speak to."""
 
@@ -65,9 +70,6 @@ class GatewaySettings(Section):
     write_stall_timeout: PositiveSeconds = Field(
         default=30.0,
         description="A client that reads nothing for so long is cancelled, so that it does not hold a seat.",
-    )
-    silence_timeout: PositiveSeconds = Field(
-        default=60.0, description="Silence of a backend after which its health decides whether the answer goes on."
     )
     fallback_finish_reason: Text = Field(
         default="load_shedding_fallback",
@@ -88,7 +90,9 @@ class AnonymousSettings(Section):
     """What callers without a key get. `anonymous: off` requires keys on a loopback address too."""
 
     band: BandName = Field(description="Band of a request that asks for none.")
-    max_band: BandName = Field(default="", description="Highest band such a caller may ask for. Default: `band`.")
+    max_band: BandName = Field(
+        default="", json_schema_extra=DERIVED, description="Highest band such a caller may ask for. Default: `band`."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -99,13 +103,16 @@ class AnonymousSettings(Section):
 class BackendSettings(Section):
     """One upstream of a model."""
 
-    name: Name = Field(default="", description="Unique in the file. Default: host and port of `url`.")
+    name: Name = Field(
+        default="", json_schema_extra=DERIVED, description="Unique in the file. Default: host and port of `url`."
+    )
     url: RootUrl = Field(description="Root of the backend; `/v1/...` is appended.")
     engine: EngineName = Field(default=Engine.OPENAI, description="What serves the model there.")
     seats: PositiveWhole = Field(default=64, description="How many requests it runs at a time.")
     api_key: Secret | None = Field(default=None, description="Credential sent to the backend, best as `${NAME}`.")
     send_priority: Switch = Field(
         default=False,
+        json_schema_extra=DERIVED,
         description="Tell the engine each request's priority, with the sign it expects. "
         "Default: `true` for `vllm`, `sglang` and `tidegate`.",
     )
@@ -155,7 +162,9 @@ class TenantSettings(Section):
         description="SHA-256 digests of the tenant's keys, as `tidegate keygen` prints them.", min_length=1, repr=False
     )
     band: BandName = Field(default="p1", description="Band of a request that asks for none.")
-    max_band: BandName = Field(default="", description="Highest band the tenant may use. Default: `band`.")
+    max_band: BandName = Field(
+        default="", json_schema_extra=DERIVED, description="Highest band the tenant may use. Default: `band`."
+    )
     weight: PositiveNumber = Field(default=1.0, description="Fair share beside the other tenants of the same band.")
     limits: TenantLimits = Field(default=TenantLimits(), description="Limits; what is absent is unlimited.")
     trusted: Switch = Field(
@@ -204,7 +213,10 @@ class Settings(Section):
     models: tuple[ModelSettings, ...] = Field(description="The pools. Required without `--backend`.", min_length=1)
     tenants: tuple[TenantSettings, ...] = Field(default=(), description="Who may call.")
     rules: tuple[RuleSettings, ...] = Field(default=(), description="Bands by tenant, header, path, model or metadata.")
-    policy: PolicySettings = Field(description="What runs, waits and is refused; overrides the preset key by key.")
+    policy: PolicySettings = Field(
+        json_schema_extra={"shown": "the preset"},
+        description="What runs, waits and is refused; overrides the preset key by key.",
+    )
     objectives: dict[str, BandName] = Field(
         default={}, description="Names that `x-llm-d-inference-objective` and its twin may carry, each with its band."
     )

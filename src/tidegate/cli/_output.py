@@ -1,0 +1,25 @@
+"""How commands speak: results on standard output, what went wrong on standard error."""
+
+from __future__ import annotations
+
+import typer
+
+from tidegate.config import ConfigError
+
+FAILED = 1
+INVALID = 2
+"""Status for settings that cannot be used, as for a wrong option."""
+
+
+def tell(error: Exception) -> None:
+    """Print what went wrong, without a traceback."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        typer.echo(f"tidegate: {place}{error.strerror}", err=True)
+    else:
+        typer.echo(str(error) or type(error).__name__, err=True)
+
+
+def status_of(error: Exception) -> int:
+    """Exit status that goes with an error."""
+    return INVALID if isinstance(error, ConfigError) else FAILED
