@@ -125,8 +125,8 @@ def test_a_connection_that_just_ended_is_not_used_before_its_loss_is_told() -> N
     async def story(loop: WireLoop) -> None:
         upstream = upstream_of()
         wire = await served(loop, upstream)
-        wire.end()  # connection_lost comes only in the loop's next turn
         task = asyncio.ensure_future(upstream.request(b"POST", b"/v1/x"))
+        wire.end()  # the request runs before the loop tells of the loss
         await settle()
         loop.wires[1].deliver(OK)
         await task
@@ -382,7 +382,9 @@ def test_no_timer_is_left_behind() -> None:
 # Aborting and cancelling
 
 
-@pytest.mark.parametrize("state", ["connecting", "sent", "in the head", "in the body", "behind", "crossed", "retrying"])
+@pytest.mark.parametrize(
+    "state", ["connecting", "sent", "in the head", "in the body", "behind", "crossed", "ended", "retrying"]
+)
 def test_cancelling_at_any_await_closes_the_connection_at_once(state: str) -> None:
     async def story(loop: WireLoop) -> None:
         upstream = upstream_of()
@@ -396,7 +398,7 @@ def test_cancelling_at_any_await_closes_the_connection_at_once(state: str) -> No
             await settle()
         if state == "in the head":
             loop.wires[0].deliver(STREAM[:20])
-        if state in {"in the body", "behind", "crossed"}:
+        if state in {"in the body", "behind", "crossed", "ended"}:
             loop.wires[0].deliver(STREAM)
             await settle()
         if state == "behind":
@@ -404,6 +406,8 @@ def test_cancelling_at_any_await_closes_the_connection_at_once(state: str) -> No
         task.cancel()
         if state == "crossed":
             loop.wires[0].deliver(chunk(b"x"))  # the reader is cancelled but has not run yet
+        if state == "ended":
+            loop.wires[0].end()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert all(wire.ended for wire in loop.wires)
