@@ -102,6 +102,7 @@ def test_each_error_has_its_place(
         ("policy: {bands: {p2: {reserve: 1}}}", 2, "policy.bands.p2.reserve", "expected 0, no band is below"),
         ("policy:\n  bands:\n    p9: {floor: 0}", 4, "policy.bands.p9", "expected a band from p0 (highest) to p7"),
         ("policy:\n  bands:\n    p4: {floor: 0}", 4, "policy.bands.p4", "expected the bands without a gap, p3"),
+        ("policy:\n  bands: {p3: , p4: , p5: , p6: , p7: , p8: }", 3, "policy.bands", "expected at most 8"),
         ("policy:\n  bands:\n    p3: {weight: 1}", 4, "policy.bands.p3", "expected a floor (a part like 0.05), or"),
         ("policy:\n  bands:\n    p2: {floor: }", 4, "policy.bands.p2", "expected a floor (a part like 0.05), or"),
         ("policy:\n  overtake_cap: 0.05", 3, "policy.overtake_cap", "expected at least the sum of the floors"),

@@ -103,6 +103,8 @@ def _value(shape: str, inner: Any, node: Node, path: Path_, found: list[Problem]
     if shape == "model":
         if isinstance(node, Map):
             return _mapping(inner, node, path, found)
+        if isinstance(node, Scalar) and node.text is None:
+            return {}
         found.append(Problem(dotted(path), "expected a mapping", describe(node), mark=node.mark))
     elif shape == "list":
         if isinstance(node, Seq):
