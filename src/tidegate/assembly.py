@@ -1,1 +1,191 @@
 """Wire the parts together: the only place that knows them all."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.classify import Classifier
+from tidegate.config import Settings
+from tidegate.control import build_control_app
+from tidegate.core import Reason, Scheduler
+from tidegate.gateway import ClientServer, Completions, Gateway, Limits, Models, Pools, Refuser
+from tidegate.runtime import Driver, EventLog, GcPolicy, StallMonitor, SystemClock
+from tidegate.telemetry import Recorder
+from tidegate.telemetry.log import Form, Log, open_log
+
+LAST_WORDS_S = 1.0
+"""How long streams that were stopped may take to end with their error event."""
+
+WATCH_S = 1.0
+"""Time between two looks for answers that have gone silent."""
+
+CONTROL_CONNECTIONS = 100
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """What is not in the settings file.
+
+    Attributes:
+        event_log: file for every event that the scheduler is told; ``None`` writes none.
+        log_form: JSON or lines for people.
+        log_level: the least level that is logged.
+    """
+
+    event_log: Path | None = None
+    log_form: Form = Form.JSON
+    log_level: str = "info"
+
+
+@dataclass(slots=True, frozen=True)
+class Parts:
+    """What a service consists of."""
+
+    log: Log
+    driver: Driver
+    pools: Pools
+    completions: Completions
+    gateway: ClientServer
+    control: ClientServer
+    collector: GcPolicy
+    stalls: StallMonitor
+
+
+class Service:
+    """A gateway with its control port, in one process and one event loop. Made by ``build``."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._hurry = asyncio.Event()
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def gateway_url(self) -> str:
+        """Where clients find it, with the real port."""
+        return self._parts.gateway.url
+
+    @property
+    def control_url(self) -> str:
+        """Where metrics are, with the real port."""
+        return self._parts.control.url
+
+    @property
+    def driver(self) -> Driver:
+        """What runs the scheduler."""
+        return self._parts.driver
+
+    async def start(self) -> None:
+        """Look for the backends, then accept clients.
+
+        Raises:
+            OSError: an address is taken; nothing is left open then.
+        """
+        parts = self._parts
+        await parts.pools.start()
+        try:
+            await parts.control.start()
+            await parts.gateway.start()
+        except OSError:
+            await self._close()
+            raise
+        loop = asyncio.get_running_loop()
+        parts.stalls.start(loop)
+        parts.collector.start(loop)
+        self._look()
+
+    async def stop(self) -> None:
+        """Accept nobody, refuse what waits, let what runs finish within ``drain_timeout``, then end the rest."""
+        self._parts.gateway.stop_accepting()
+        await self._drained(self._settings.gateway.drain_timeout)
+        self._parts.completions.stop_running(Reason.DRAINING)
+        await asyncio.wait((asyncio.ensure_future(self._parts.driver.drain(LAST_WORDS_S)),))
+        await self._close()
+
+    def hurry(self) -> None:
+        """Do not wait for running streams any longer."""
+        self._hurry.set()
+
+    async def _close(self) -> None:
+        parts = self._parts
+        if self._watch is not None:
+            self._watch.cancel()
+        await parts.gateway.stop()
+        await parts.control.stop()
+        await parts.pools.stop()
+        parts.collector.stop()
+        parts.stalls.stop()
+        parts.driver.close()
+        parts.log.close()
+
+    async def _drained(self, timeout_s: float) -> None:
+        tasks = (asyncio.ensure_future(self._parts.driver.drain(timeout_s)), asyncio.ensure_future(self._hurry.wait()))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._parts.completions.check_silence(loop.time())
+        self._watch = loop.call_later(WATCH_S, self._look)
+
+
+def build(settings: Settings, options: Options | None = None) -> Service:
+    """Make a service. Opens the event log, but no socket yet. Call it inside the loop that will run it.
+
+    Raises:
+        OSError: the event log cannot be written.
+        ValueError: unknown log level.
+    """
+    options = options or Options()
+    clock = SystemClock()
+    policy = settings.core_policy()
+    log = open_log(clock.utc_now, form=options.log_form, level=options.log_level)
+    recorder = Recorder(policy)
+    events = None if options.event_log is None else EventLog(options.event_log, policy)
+    driver = Driver(Scheduler(policy), clock, recorder, event_log=events)
+    classifier = Classifier(settings)
+    pools = Pools(settings, driver)
+    refuser = Refuser(settings, recorder, clock)
+    completions = Completions(
+        max_body=settings.gateway.max_body,
+        classifier=classifier,
+        driver=driver,
+        pools=pools,
+        refuser=refuser,
+        recorder=recorder,
+        clock=clock,
+    )
+    app = Gateway(
+        settings,
+        completions=completions,
+        classifier=classifier,
+        models=Models(settings, pools, clock),
+        refuser=refuser,
+        driver=driver,
+        clock=clock,
+        log=log,
+    )
+    limits = Limits(
+        max_connections=settings.gateway.max_connections, write_stall_s=settings.gateway.write_stall_timeout
+    )
+    return Service(
+        settings,
+        Parts(
+            log=log,
+            driver=driver,
+            pools=pools,
+            completions=completions,
+            gateway=ClientServer(app, address=settings.gateway.listen, limits=limits),
+            control=ClientServer(
+                build_control_app(driver, recorder),
+                address=settings.control.listen,
+                limits=Limits(max_connections=CONTROL_CONNECTIONS),
+            ),
+            collector=GcPolicy(clock),
+            stalls=StallMonitor(clock, recorder),
+        ),
+    )

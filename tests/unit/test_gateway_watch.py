@@ -33,7 +33,12 @@ def test_a_good_stream_is_complete_and_tells_its_usage(step: int) -> None:
 @pytest.mark.parametrize("step", [0, 1, 7, 40])
 def test_a_stream_that_stops_after_content_is_not_complete(step: int) -> None:
     watch = watched(ROLE + WORD + WORD, step)
-    assert (watch.complete, watch.failed, watch.used()) == (False, False, NOTHING)
+    assert (watch.complete, watch.failed) == (False, False)
+
+
+def test_without_usage_the_events_are_counted() -> None:
+    assert watched(ROLE + WORD * 7 + STOP + DONE).used() == Used(None, 8)
+    assert watched(ROLE + ERROR).used() == NOTHING
 
 
 def test_a_finish_reason_is_an_end_where_an_engine_sends_no_done() -> None:

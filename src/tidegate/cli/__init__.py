@@ -19,6 +19,7 @@ from tidegate.core import TidegateError
 __all__ = ["app", "main"]
 
 COMMANDS = {
+    "serve": "tidegate.cli.serve",
     "init": "tidegate.cli.init",
     "check": "tidegate.cli.check",
     "keygen": "tidegate.cli.keygen",

@@ -1,1 +1,11 @@
-"""Room not furnished yet."""
+"""The byte path: OpenAI-compatible HTTP in, stream out."""
+
+from tidegate.gateway.app import Gateway
+from tidegate.gateway.completions import Completions
+from tidegate.gateway.models import Models
+from tidegate.gateway.pools import Pools
+from tidegate.gateway.protocol import Limits
+from tidegate.gateway.refusing import Refuser
+from tidegate.gateway.server import ClientServer
+
+__all__ = ["ClientServer", "Completions", "Gateway", "Limits", "Models", "Pools", "Refuser"]

@@ -32,13 +32,14 @@ class Exchange:
         refusal: why there is none, after ``seat`` returned ``None``.
         response: the open upstream answer, so that it can be aborted.
         gone: the client left.
-        stopped: the gateway ended the request itself (``stop``).
+        stopped: why the gateway ended the request itself (``stop``).
     """
 
     __slots__ = (
         "_driver",
         "_future",
         "_link",
+        "_sent_at",
         "_task",
         "_waiting",
         "gone",
@@ -53,12 +54,13 @@ class Exchange:
         self._link = link
         self._task = asyncio.current_task()
         self._future: asyncio.Future[None] | None = None
+        self._sent_at = 0.0
         self._waiting = ""
         self.lease: Lease | None = None
         self.refusal: Refusal | None = None
         self.response: Response | None = None
         self.gone = link.gone
-        self.stopped = False
+        self.stopped: Reason | None = None
 
     def __enter__(self) -> Self:
         self._link.on_gone = self._left
@@ -82,15 +84,26 @@ class Exchange:
             await self._future
         return self.lease
 
+    def asked(self) -> None:
+        """Note that the backend is being asked now."""
+        self._sent_at = asyncio.get_running_loop().time()
+
+    @property
+    def heard_at(self) -> float:
+        """When the backend last gave a sign of life to this request: the event loop's time, seconds."""
+        return self._sent_at if self.response is None else self.response.last_byte_at
+
     def finish(self, release: Release, *, reason: Reason | None = None) -> None:
         """Return the seat with its outcome. Without a seat nothing happens, so a second call is harmless."""
         lease, self.lease = self.lease, None
         if lease is not None:
             self._driver.release(lease, release, reason=reason)
 
-    def stop(self) -> None:
-        """End the request from our side (shut-down): its task goes on with a broken response or a cancellation."""
-        self.stopped = True
+    def stop(self, reason: Reason) -> None:
+        """End the request from our side: its task goes on with a broken response or a cancellation."""
+        if self.stopped is not None:
+            return
+        self.stopped = reason
         if self.response is not None:
             self.response.abort()
         elif self._task is not None:

@@ -6,31 +6,29 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from tidegate.config import Address
 from tidegate.gateway.protocol import Limits, client_protocol, sweep
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
-
-    from uvicorn._types import ASGI3Application
 
 SWEEP_S = 1.0
 """Time between two looks at all connections: the precision of the limits on slow clients."""
 
 
 class ClientServer(uvicorn.Server):
-    """Serve an ASGI callable to clients within ``limits``; ``start`` and ``stop`` instead of ``run``."""
+    """Serve an ASGI callable ``app`` to clients within ``limits``; ``start`` and ``stop`` instead of ``run``."""
 
     def __init__(
         self,
-        app: ASGI3Application,
+        app: Callable[..., Awaitable[None]],
         *,
-        host: str,
-        port: int,
+        address: Address,
         limits: Limits,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -51,17 +49,17 @@ class ClientServer(uvicorn.Server):
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
         super().__init__(config)
-        self._host, self._port = host, port
+        self._address = address
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeper: TimerHandle | None = None
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and the real port; ``start`` must have been called."""
+    def url(self) -> str:
+        """Where it listens, with the real port; ``start`` must have been called."""
         assert self._socket is not None
-        name = self._socket.getsockname()
-        return str(name[0]), int(name[1])
+        scheme = "https" if self.config.is_ssl else "http"
+        return f"{scheme}://{Address(self._address.host, self._socket.getsockname()[1])}"
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -70,15 +68,16 @@ class ClientServer(uvicorn.Server):
 
     async def start(self) -> None:
         """Bind and accept. Raises ``OSError`` when the address is taken."""
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.create_server((self._host, self._port), family=family, backlog=self.config.backlog)
+        host, port = self._address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=self.config.backlog)
         listener.settimeout(0)
         self._socket = listener
         self._serving = asyncio.get_running_loop().create_task(self.serve(sockets=[listener]))
         while not self.started:
             if self._serving.done():
                 self._serving.result()
-                raise OSError(f"the server on {self._host}:{self._port} ended while it started")
+                raise OSError(f"the server on {self._address} ended while it started")
             await asyncio.sleep(0)
         self._sweep()
 

@@ -17,6 +17,8 @@ from tidegate.backends import stream_error
 _KEEP = 4096
 """Most bytes of an unfinished line that are kept to find what was cut between two pieces."""
 
+_EVENTS_ASIDE = 2
+
 _CONTENT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[')
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
@@ -35,7 +37,7 @@ class _Whole(msgspec.Struct):
 
 @dataclass(slots=True, frozen=True)
 class Used:
-    """Tokens that the engine says it used; ``None`` where it said nothing."""
+    """Tokens that the engine used as far as it showed them; ``None`` where it did not."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -55,11 +57,12 @@ class StreamWatch:
         failed: whether an error event has passed (the client has been told; nothing may follow it).
     """
 
-    __slots__ = ("_last", "_partial", "_usage", "content", "failed")
+    __slots__ = ("_events", "_last", "_partial", "_usage", "content", "failed")
 
     def __init__(self) -> None:
         self.content = False
         self.failed = False
+        self._events = 0
         self._last = (b"", b"", b"")
         self._partial = b""
         self._usage = b""
@@ -71,6 +74,7 @@ class StreamWatch:
 
     def piece(self, data: bytes) -> None:
         """Look at the next piece. About 0.3 µs for a usual one, which ends with a line."""
+        self._events += data.count(b"data:")
         if self._partial:
             data = self._partial + data
         self._partial = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_KEEP:]
@@ -83,9 +87,15 @@ class StreamWatch:
         self._last = (*self._last[1:], data)
 
     def used(self) -> Used:
-        """Give the last usage that the stream told."""
+        """Give the last usage that the stream told; without one, its events as output tokens.
+
+        Engines send one event a token, but for two: the role and ``[DONE]``. Asking them for the
+        usage on the client's behalf would add an event to the client's stream.
+        """
         found = _USAGE.findall(self._usage)
-        return _decode_usage(found[-1]) if found else NOTHING
+        if found:
+            return _decode_usage(found[-1])
+        return Used(None, max(self._events - _EVENTS_ASIDE, 0)) if self.content else NOTHING
 
 
 def _decode_usage(data: bytes) -> Used:

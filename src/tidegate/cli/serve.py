@@ -1,0 +1,89 @@
+"""``tidegate serve``: run the gateway until a signal says stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.assembly import Options, build
+from tidegate.config import Settings, load_settings
+from tidegate.telemetry.log import Form
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option("-c", "--config", help="Settings file (YAML).")] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="URL", help="Root URL of one backend, for any model.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", help="What runs behind --backend: vllm, sglang, llamacpp, openai, tidegate."),
+    ] = None,
+    seats: Annotated[
+        int | None, typer.Option("--seats", min=1, help="How many requests --backend runs at a time.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option("--preset", help="Policy to start from.")] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 takes a free one.")
+    ] = None,
+    control_listen: Annotated[
+        str | None, typer.Option("--control-listen", metavar="HOST:PORT", help="Address of the control port.")
+    ] = None,
+    event_log: Annotated[
+        Path | None, typer.Option("--event-log", metavar="FILE", help="Write every scheduling event, for replay.")
+    ] = None,
+    log_format: Annotated[Form, typer.Option("--log-format", help="Form of the log on standard error.")] = Form.JSON,
+    log_level: Annotated[str, typer.Option("--log-level", help="Least level that is logged.")] = "info",
+) -> None:
+    """Serve OpenAI-compatible clients in front of the backends.
+
+    SIGTERM or Ctrl-C: running streams may finish within gateway.drain_timeout, what waits is answered with
+    "draining". A second signal ends at once.
+    """
+    listens = {"gateway.listen": listen, "control.listen": control_listen}
+    settings = load_settings(
+        config,
+        environ=os.environ,
+        backend_url=backend,
+        engine=engine,
+        seats=seats,
+        preset=preset,
+        overrides={path: text for path, text in listens.items() if text is not None},
+    )
+    options = Options(event_log=event_log, log_form=log_format, log_level=log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, options))
+
+
+async def _serve(settings: Settings, options: Options) -> None:
+    service = build(settings, options)
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            service.hurry()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await service.start()
+    typer.echo(f"gateway listening on {service.gateway_url}")
+    typer.echo(f"control listening on {service.control_url}")
+    await stop.wait()
+    await service.stop()
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: about a tenth less CPU for each request. It is not needed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return factory

@@ -1,0 +1,138 @@
+"""The gateway as one plain ASGI callable: find the route, answer, write the log line.
+
+No framework, no middleware, no task of its own for a request. The routes that run on a model are in ``completions``;
+the others are small and answered from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.classify import (
+    Classifier,
+    RawHeaders,
+    Refused,
+    Route,
+    check_headers,
+    foreign_host,
+    is_loopback_host,
+    route_of,
+)
+from tidegate.config import Settings
+from tidegate.core import Outcome, Reason
+from tidegate.gateway.body import Receive
+from tidegate.gateway.call import Call, Send
+from tidegate.gateway.completions import Completions
+from tidegate.gateway.models import Models
+from tidegate.gateway.refusing import Refuser
+from tidegate.runtime import Clock, Driver
+from tidegate.telemetry.log import Log
+
+Scope = Mapping[str, Any]
+
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
+JSON = (b"content-type", b"application/json")
+SERVED = (Route.CHAT, Route.COMPLETIONS)
+MODELS = "/v1/models"
+HEALTH = ("/livez", "/readyz")
+READ = ("GET", "HEAD")
+
+
+class Gateway:
+    """The ASGI callable that clients speak to."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        completions: Completions,
+        classifier: Classifier,
+        models: Models,
+        refuser: Refuser,
+        driver: Driver,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._completions = completions
+        self._classifier = classifier
+        self._models = models
+        self._refuser = refuser
+        self._driver = driver
+        self._clock = clock
+        self._log = log
+        self._local_only = settings.gateway.listen.is_loopback
+        self._ids = itertools.count(1)
+        self._prefix = f"req-{secrets.token_hex(6)}-"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        call = Call(f"{self._prefix}{next(self._ids):x}", self._clock.now())
+        if scope["path"] in HEALTH:
+            await self._health(call, scope, send)
+            return
+        try:
+            await self._answer(call, scope, receive, send)
+        except asyncio.CancelledError:
+            if not scope["state"]["link"].gone:
+                raise
+            call.left()
+        finally:
+            self._log.request(call.line(self._clock.now(), self._clock.utc_now()))
+
+    async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        route = route_of(path)
+        if route in SERVED:
+            if method == "POST":
+                await self._completions.run(call, route, scope, receive, send)
+            else:
+                await self._wrong_method(call, scope, send, allowed=b"POST")
+        elif path == MODELS or path.startswith(MODELS + "/"):
+            if method in READ:
+                await self._list_models(call, scope, send, name=path[len(MODELS) + 1 :])
+            else:
+                await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
+        else:
+            detail = f"expected one of {', '.join((*SERVED, MODELS, *HEALTH))}; got {method} {path[:200]}"
+            await self._refuse(call, scope, send, Refused(Reason.BAD_REQUEST, detail, status=404))
+
+    async def _health(self, call: Call, scope: Scope, send: Send) -> None:
+        """Answer a probe. No log line: there is one every few seconds."""
+        if scope["method"] not in READ:
+            await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
+            return
+        host = dict(scope["headers"]).get(b"host")
+        if self._local_only and not is_loopback_host(host):
+            await self._refuse(call, scope, send, foreign_host(host))
+            return
+        problem = self._driver.not_ready() if scope["path"] == "/readyz" else None
+        headers = [TEXT, *call.headers(call.arrived)]
+        await call.answer(send, 503 if problem else 200, headers, f"{problem or 'ok'}\n".encode())
+
+    async def _list_models(self, call: Call, scope: Scope, send: Send, *, name: str) -> None:
+        headers: RawHeaders = scope["headers"]
+        by_name = dict(headers)
+        tenant = check_headers(headers) or self._classifier.identify(by_name)
+        if isinstance(tenant, Refused):
+            await self._refuse(call, scope, send, tenant)
+            return
+        body = self._models.one(name) if name else self._models.all()
+        if body is None:
+            await self._refuse(call, scope, send, Refused(Reason.UNKNOWN_MODEL, f"got {name[:128]!r}", "model"))
+            return
+        call.ended(Outcome.COMPLETED)
+        await call.answer(send, 200, [JSON, *call.headers(call.arrived)], body)
+
+    async def _wrong_method(self, call: Call, scope: Scope, send: Send, *, allowed: bytes) -> None:
+        detail = f"expected {allowed.decode()}, got {scope['method'][:20]}"
+        refused = Refused(Reason.BAD_REQUEST, detail, status=405)
+        await self._refuse(call, scope, send, refused, extra=[(b"allow", allowed)])
+
+    async def _refuse(
+        self, call: Call, scope: Scope, send: Send, refused: Refused, *, extra: RawHeaders | None = None
+    ) -> None:
+        await self._refuser.early(call, send, refused, headers=dict(scope["headers"]), extra=extra)

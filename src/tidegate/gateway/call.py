@@ -1,0 +1,105 @@
+"""What is known of one request while it goes through, and the log line that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tidegate.classify import Classified, RawHeaders, answer_headers
+from tidegate.core import Lease, Outcome, Reason
+from tidegate.gateway.watch import NOTHING, Used
+from tidegate.telemetry.log import RequestLine
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+CLIENT_LEFT = 499
+"""Status in logs only, for a client that did not wait."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request. Times are ``now`` values in seconds.
+
+    Attributes:
+        request_id: what answers call it.
+        arrived: when its headers were complete.
+        classified: once it is.
+        lease: the last seat it held.
+        first_at: when its first content passed.
+        status: what the client got; 0 before anything was sent.
+        outcome, reason: how it ended.
+        used: tokens, as far as they are known.
+    """
+
+    request_id: str
+    arrived: float
+    classified: Classified | None = None
+    lease: Lease | None = None
+    first_at: float | None = None
+    status: int = 0
+    outcome: Outcome = Outcome.FAILED
+    reason: Reason | None = None
+    used: Used = NOTHING
+
+    @property
+    def started(self) -> bool:
+        """Whether the client has been sent a status."""
+        return self.status != 0
+
+    def ended(self, outcome: Outcome, reason: Reason | None = None) -> None:
+        """Note how it ended."""
+        self.outcome = outcome
+        self.reason = reason
+
+    def left(self) -> None:
+        """Note that the client left."""
+        self.status = CLIENT_LEFT
+        self.ended(Outcome.CANCELLED, Reason.CANCELLED)
+
+    def headers(self, now: float) -> RawHeaders:
+        """Return what every answer carries."""
+        band = "none" if self.classified is None else self.classified.band_name
+        return answer_headers(request_id=self.request_id, band=band, queue_s=self.queue_s(now))
+
+    def queue_s(self, now: float) -> float:
+        """Return the wait for a seat, seconds; without a seat, the wait until now."""
+        return now - self.arrived if self.lease is None else self.lease.waited_s
+
+    async def answer(self, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
+        """Send a whole answer; ``headers`` must hold everything but the length."""
+        self.status = status
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, (b"content-length", b"%d" % len(body))],
+            }
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    def line(self, now: float, at_utc: datetime) -> RequestLine:
+        """Return the log line."""
+        classified, lease = self.classified, self.lease
+        return RequestLine(
+            at_utc=at_utc,
+            level="info",
+            request_id=self.request_id,
+            status=self.status,
+            outcome=self.outcome.value,
+            reason=None if self.reason is None else self.reason.value,
+            tenant=None if classified is None else classified.tenant.name,
+            band=None if classified is None else classified.band_name,
+            model=None if classified is None else classified.pool,
+            backend=None if lease is None else lease.backend,
+            queue_ms=None if lease is None else _ms(lease.waited_s),
+            ttft_ms=None if self.first_at is None else _ms(self.first_at - self.arrived),
+            total_ms=_ms(now - self.arrived),
+            input_tokens=self.used.input_tokens,
+            output_tokens=self.used.output_tokens,
+        )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

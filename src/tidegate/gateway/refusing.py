@@ -1,0 +1,169 @@
+"""Answer those who are refused: which row, which words, error or fallback. It only joins values; nothing is looked up.
+
+A storm is when more was refused than dispatched in about the last second (SPEC §15.19); then official clients of the
+lower bands are told not to come back by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tidegate.classify import Headers, RawHeaders, Refused, fallback_allowed, language
+from tidegate.config import Settings, ShedAnswer
+from tidegate.core import Outcome, Reason, Reject
+from tidegate.gateway.asked import Asked
+from tidegate.gateway.body import must_close
+from tidegate.gateway.call import Call, Send
+from tidegate.refusals import Answer, Fallbacks, Storm, answer_for, error_event
+from tidegate.runtime import Clock, Refusal
+from tidegate.telemetry import Recorder
+
+NO_BAND = "none"
+"""Band in the answer to a request that was refused before it had one."""
+
+SLOT_S = 0.25
+SLOTS = 4
+
+
+class StormWatch:
+    """Counts refusals less dispatches over the last ``SLOTS`` slots."""
+
+    __slots__ = ("_balance", "_slot")
+
+    def __init__(self) -> None:
+        self._slot = 0
+        self._balance = [0] * SLOTS
+
+    def dispatched(self, now: float) -> None:
+        self._count(now, -1)
+
+    def refused(self, now: float) -> None:
+        self._count(now, 1)
+
+    def at(self, now: float) -> Storm:
+        """Say whether it storms."""
+        self._count(now, 0)
+        return Storm.STORM if sum(self._balance) > 0 else Storm.CALM
+
+    def _count(self, now: float, value: int) -> None:
+        slot = int(now / SLOT_S)
+        if slot != self._slot:
+            for passed in range(self._slot + 1, min(slot, self._slot + SLOTS) + 1):
+                self._balance[passed % SLOTS] = 0
+            self._slot = slot
+        self._balance[slot % SLOTS] += value
+
+
+class Refuser:
+    """Writes refusals to clients and notes them in the call."""
+
+    def __init__(self, settings: Settings, recorder: Recorder, clock: Clock) -> None:
+        self._fallbacks = Fallbacks(settings)
+        self._with_fallback = tuple(band.shed_answer is ShedAnswer.FALLBACK for band in settings.policy.bands.values())
+        self._max_body = settings.gateway.max_body
+        self._recorder = recorder
+        self._clock = clock
+        self._jitter = random.Random()
+        self.storm = StormWatch()
+
+    async def early(
+        self, call: Call, send: Send, refused: Refused, *, headers: Headers, extra: RawHeaders | None = None
+    ) -> None:
+        """Refuse what never became a ticket."""
+        now = self._clock.now()
+        self._recorder.refused(refused.reason)
+        call.ended(Outcome.REJECTED, refused.reason)
+        answer = answer_for(
+            refused.reason,
+            detail=refused.detail,
+            param=refused.param,
+            status=refused.status,
+            jitter=self._jitter.random(),
+            band_name=NO_BAND if call.classified is None else call.classified.band_name,
+            request_id=call.request_id,
+            queue_s=now - call.arrived,
+            language=language(headers),
+        )
+        answer.headers += extra or ()
+        if must_close(headers, self._max_body):
+            answer.headers.append((b"connection", b"close"))
+        await _send(call, send, answer)
+
+    async def refused(self, call: Call, send: Send, action: Refusal, asked: Asked) -> None:
+        """Say what the scheduler decided: an error, or for plain chat that is shed the band's fallback."""
+        now = self._clock.now()
+        self.storm.refused(now)
+        call.ended(Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED, action.reason)
+        band = asked.classified.band
+        if action.reason is Reason.SHED and self._with_fallback[band] and fallback_allowed(asked.body, asked.route):
+            await _send(call, send, self._fallback(call, action, asked))
+        else:
+            answer = self._answer(
+                call, asked, action.reason, now, detail=action.detail, retry_after_s=action.retry_after_s
+            )
+            await _send(call, send, answer)
+
+    async def failed(self, call: Call, send: Send, reason: Reason, detail: str, asked: Asked) -> None:
+        """Answer a request that had a seat and got nothing from its backend."""
+        await _send(call, send, self._answer(call, asked, reason, self._clock.now(), detail=detail))
+
+    def event(self, reason: Reason, detail: str, asked: Asked) -> bytes:
+        """Give the event that ends a stream which cannot be finished."""
+        return error_event(reason, detail=detail, language=asked.classified.language)
+
+    def _answer(
+        self,
+        call: Call,
+        asked: Asked,
+        reason: Reason,
+        now: float,
+        *,
+        detail: str,
+        retry_after_s: float | None = None,
+    ) -> Answer:
+        classified = asked.classified
+        return answer_for(
+            reason,
+            detail=detail,
+            retry_after_s=retry_after_s,
+            jitter=self._jitter.random(),
+            band=classified.band,
+            band_name=classified.band_name,
+            request_id=call.request_id,
+            queue_s=call.queue_s(now),
+            language=classified.language,
+            storm=self.storm.at(now),
+        )
+
+    def _fallback(self, call: Call, action: Refusal, asked: Asked) -> Answer:
+        classified = asked.classified
+        created = int(self._clock.utc_now().timestamp())
+        jitter = self._jitter.random()
+        if asked.body.stream:
+            return self._fallbacks.streamed(
+                band=classified.band,
+                language=classified.language,
+                request_id=call.request_id,
+                created=created,
+                model=classified.model or classified.pool,
+                usage=asked.body.wants_usage,
+                tier=classified.tier,
+                retry_after_s=action.retry_after_s,
+                jitter=jitter,
+            )
+        return self._fallbacks.plain(
+            band=classified.band,
+            language=classified.language,
+            request_id=call.request_id,
+            created=created,
+            model=classified.model or classified.pool,
+            tier=classified.tier,
+            retry_after_s=action.retry_after_s,
+            jitter=jitter,
+        )
+
+
+async def _send(call: Call, send: Send, answer: Answer) -> None:
+    call.status = answer.status
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})

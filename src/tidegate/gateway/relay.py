@@ -1,0 +1,105 @@
+"""Pass an upstream's answer to the client: a stream piece by piece and unchanged, anything else whole.
+
+A stream that cannot be finished ends with exactly one error event and no ``[DONE]``; the client has then a status of
+200 and a reason. A whole answer that cannot be finished has not been begun, so it becomes a 502.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.backends import BackendError, Broken, Response
+from tidegate.classify import RawHeaders, downstream_headers
+from tidegate.gateway.call import Call, Send
+from tidegate.gateway.watch import StreamWatch, inspect_whole, with_tier
+from tidegate.runtime import Clock
+
+MOST_WHOLE = 64 * 1024 * 1024
+"""Longest answer that is not a stream, in bytes: embeddings of a large batch are a few MiB."""
+
+_EVENT_STREAM = b"text/event-stream"
+_RETRY_HINTS = (b"retry-after", b"retry-after-ms")
+
+
+@dataclass(slots=True)
+class Relayed:
+    """How an answer ended.
+
+    Attributes:
+        failed: the upstream said so, or did not finish.
+        error: why it did not finish; the client's side of a stream is then still open.
+    """
+
+    failed: bool = False
+    error: BackendError | None = None
+
+
+def is_stream(response: Response) -> bool:
+    """Whether the answer is an event stream."""
+    return response.status == 200 and (response.header(b"content-type") or b"").startswith(_EVENT_STREAM)
+
+
+async def relay_stream(call: Call, response: Response, send: Send, *, clock: Clock, first: bytes) -> Relayed:
+    """Send head and body of a stream up to its end, but leave the client's side open where it failed.
+
+    Args:
+        call: is told the status, the time of the first content and the usage.
+        response: the open answer.
+        send: the client.
+        clock: for the first content.
+        first: the first piece of the body, already read; empty: the stream has none.
+    """
+    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
+    headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
+    call.status = response.status
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    watch = StreamWatch()
+    data: bytes | None = first
+    try:
+        while data:
+            watch.piece(data)
+            if call.first_at is None and watch.content:
+                call.first_at = clock.now()
+            if response.at_end and watch.complete:
+                await send({"type": "http.response.body", "body": data})
+                return Relayed(watch.failed)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            data = response.try_read()
+            if data is None:
+                data = await response.read()
+    except BackendError as error:
+        if watch.failed:  # the client has been told by the upstream itself
+            await send({"type": "http.response.body"})
+            return Relayed(failed=True)
+        return Relayed(failed=True, error=error)
+    finally:
+        call.used = watch.used()
+    if watch.complete:
+        await send({"type": "http.response.body"})
+        return Relayed(watch.failed)
+    return Relayed(failed=True, error=Broken("the stream ended without a finish reason"))
+
+
+async def read_whole(response: Response) -> bytes:
+    """Read an answer that is no stream. Raises ``BackendError`` when it does not come to its end."""
+    return await response.read_all(MOST_WHOLE)
+
+
+def look_at_whole(call: Call, response: Response, body: bytes, *, now: float) -> tuple[Relayed, bytes]:
+    """Judge an answer that is there in full; give it back with the service tier that was really used."""
+    if response.status >= 400:
+        return Relayed(failed=True), body
+    failed, call.used = inspect_whole(body)
+    if failed:
+        return Relayed(failed=True), body
+    call.first_at = now
+    tier = None if call.classified is None else call.classified.tier
+    return Relayed(), body if tier is None else with_tier(body, tier)
+
+
+def whole_headers(response: Response, *, failed: bool) -> RawHeaders:
+    """Give the headers of a whole answer, without its length; a failed one keeps the engine's hint when to retry."""
+    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
+    if failed:
+        headers += [item for item in response.headers if item[0] in _RETRY_HINTS]
+    return headers
