@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -32,8 +30,9 @@ def build_control_app(driver: Driver, recorder: Recorder) -> Starlette:
         return PlainTextResponse(f"{problem or 'ready'}\n", status_code=503 if problem else 200)
 
     async def state(_: Request) -> Response:
-        snapshot: Any = driver.snapshot()
-        return Response(encoder.encode(snapshot), media_type="application/json")
+        if driver.faulty:
+            return PlainTextResponse(f"{driver.not_ready()}\n", status_code=503)
+        return Response(encoder.encode(driver.snapshot()), media_type="application/json")
 
     routes = [
         Route("/metrics", metrics),

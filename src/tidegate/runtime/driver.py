@@ -213,6 +213,11 @@ class Driver:
         return None
 
     @property
+    def faulty(self) -> bool:
+        """Whether the scheduler failed; its snapshot means nothing then."""
+        return self._fault is not None
+
+    @property
     def ready(self) -> bool:
         """Whether newcomers have a chance: not draining, no fault of the scheduler, a backend up."""
         return self.not_ready() is None
@@ -336,6 +341,7 @@ class Driver:
 
     def _halt(self, now: float, fault: Exception) -> None:
         self._fault = fault
+        self._recorder.source = None  # what a half-updated scheduler says of itself is not worth a scrape's failure
         log.critical("scheduler.fault", waiting=len(self._waiters), running=len(self._leases), exc_info=fault)
         if self._timer is not None:
             self._timer.cancel()

@@ -67,6 +67,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         used_s = time.thread_time() - self._turn_began
+        self._turn_began = time.thread_time()
         if used_s > self._turn_limit_s:
             raise BlockingCallError(
                 f"one turn of the loop used {used_s:.2f} s of CPU, more than {self._turn_limit_s} s"

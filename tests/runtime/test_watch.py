@@ -1,0 +1,71 @@
+"""The collector's policy and the stall monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from runtime.stories import POLICY
+from tidegate.runtime import GcPolicy, StallMonitor
+from tidegate.runtime.gc_policy import PAUSE_S, SHARE, YOUNG
+from tidegate.telemetry import Recorder
+from tidegate.testing import LoopClock, ManualClock, run_virtual
+
+
+def test_no_full_collection_comes_by_itself_and_the_next_one_waits_by_the_length_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        clock = ManualClock()
+        runs: list[float] = []
+        took_s = [0.0, 0.001, 0.04, 0.0]
+
+        def collect() -> int:
+            runs.append(loop.time())
+            clock.advance(took_s[len(runs) - 1] if len(runs) <= len(took_s) else 0.0)
+            return 0
+
+        monkeypatch.setattr(gc, "collect", collect)
+        before = gc.get_threshold()
+        policy = GcPolicy(clock)
+        policy.start(loop)
+        assert gc.get_threshold() == YOUNG
+        assert gc.get_freeze_count() > 0
+        await asyncio.sleep(400)
+        policy.stop()
+        assert runs == pytest.approx([0, PAUSE_S, 2 * PAUSE_S, 2 * PAUSE_S + 0.04 * SHARE, 3 * PAUSE_S + 0.04 * SHARE])
+        assert gc.get_threshold() == before
+        assert gc.get_freeze_count() == 0
+        await asyncio.sleep(400)
+        assert len(runs) == 5
+
+    run_virtual(story())
+
+
+def test_a_stall_shows_for_ten_seconds() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        clock = ManualClock()
+
+        class Drifting(LoopClock):
+            def now(self) -> float:
+                return loop.time() + clock.now()
+
+        recorder = Recorder(POLICY)
+        monitor = StallMonitor(Drifting(), recorder)
+        monitor.start(loop)
+        await asyncio.sleep(1)
+        assert recorder.loop_stall.read(loop.time()) < 1e-6
+        clock.advance(0.3)  # as if a callback had held the loop for that long
+        await asyncio.sleep(1)
+        assert recorder.loop_stall.read(loop.time()) == pytest.approx(0.3)
+        await asyncio.sleep(8)
+        assert recorder.loop_stall.read(loop.time()) == pytest.approx(0.3)
+        await asyncio.sleep(3)
+        assert recorder.loop_stall.read(loop.time()) < 1e-6
+        monitor.stop()
+
+    run_virtual(story())
