@@ -20,6 +20,10 @@ def upstream_of(**settings: float) -> Upstream:
     return Upstream("http://engine:8000", name="gpu-a", **settings)  # type: ignore[arg-type]
 
 
+def _nothing(wire: Wire) -> None:
+    pass
+
+
 def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
@@ -113,6 +117,8 @@ def test_an_idle_connection_that_ends_or_speaks_is_forgotten(event: str) -> None
             wire.deliver(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
         else:
             getattr(wire, event)()
+        await settle()
+        assert (upstream.open, upstream.idle) == (0, 0)
         await served(loop, upstream)
         assert len(loop.wires) == 2
         assert upstream.counters.retries == 0
@@ -300,6 +306,28 @@ def test_connections_are_bounded_and_those_being_made_count() -> None:
     run_wire(story)
 
 
+def test_failed_connects_use_up_no_room() -> None:
+    async def story(loop: WireLoop) -> None:
+        upstream = upstream_of(max_open=1)
+
+        def refuse(wire: Wire) -> None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+        loop.on_connect = refuse
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await upstream.request(b"POST", b"/v1/x")
+            await settle()
+            assert upstream.open == 0
+        loop.on_connect = _nothing
+        for _ in range(3):
+            _, response = await streaming(loop, upstream)
+            response.abort()
+            await settle()
+
+    run_wire(story)
+
+
 # Time-outs
 
 
@@ -420,10 +448,6 @@ def test_cancelling_at_any_await_closes_the_connection_at_once(state: str) -> No
         return await response.read()
 
     run_wire(story)
-
-
-def _nothing(wire: Wire) -> None:
-    pass
 
 
 STATES: dict[str, Callable[[Wire], None]] = {

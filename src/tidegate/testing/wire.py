@@ -88,7 +88,7 @@ class Wire(asyncio.Transport):
 
 
 class WireLoop(VirtualLoop):
-    """A virtual loop whose ``create_connection`` makes wires.
+    """A virtual loop whose ``create_connection`` makes wires; one that fails after that leaves cleaning up to the caller.
 
     Attributes:
         wires: every connection so far, in order.
@@ -107,12 +107,8 @@ class WireLoop(VirtualLoop):
         protocol = protocol_factory()
         wire = Wire(self, protocol)
         self.wires.append(wire)
-        try:
-            await asyncio.sleep(0)
-            self.on_connect(wire)
-        except BaseException:
-            wire.close()
-            raise
+        await asyncio.sleep(0)
+        self.on_connect(wire)
         return wire, protocol
 
 
