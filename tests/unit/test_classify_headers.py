@@ -1,0 +1,208 @@
+"""Headers: what is ambiguous is refused, what must not pass does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.classify import (
+    RawHeaders,
+    Refused,
+    answer_headers,
+    check_headers,
+    check_json,
+    downstream_headers,
+    upstream_headers,
+)
+
+PLAIN: RawHeaders = [(b"host", b"localhost"), (b"accept", b"*/*"), (b"content-length", b"12")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        PLAIN,
+        [(b"host", b"a"), (b"transfer-encoding", b"chunked")],
+        [(b"host", b"a"), (b"transfer-encoding", b" Chunked ")],
+        [(b"content-length", b"5"), (b"content-length", b" 5")],
+        [(b"x-note", b"caf\xc3\xa9\ttab")],
+        [(b"x", b"")],
+    ],
+)
+def test_sound_headers_pass(headers: RawHeaders) -> None:
+    assert check_headers(headers) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        ([(b"content-length", b"5"), (b"transfer-encoding", b"chunked")], "content-length"),
+        ([(b"transfer-encoding", b"chunked"), (b"content-length", b"5")], "content-length"),
+        ([(b"content-length", b"5"), (b"content-length", b"6")], "content-length"),
+        ([(b"content-length", b"5, 5")], "content-length"),
+        ([(b"content-length", b"+5")], "content-length"),
+        ([(b"content-length", b"-5")], "content-length"),
+        ([(b"content-length", b"0x5")], "content-length"),
+        ([(b"content-length", b"")], "content-length"),
+        ([(b"content-length", b"\xb2")], "content-length"),
+        ([(b"transfer-encoding", b"gzip, chunked")], "transfer-encoding"),
+        ([(b"transfer-encoding", b"xchunked")], "transfer-encoding"),
+        ([(b"transfer-encoding", b"identity")], "transfer-encoding"),
+        ([(b"transfer-encoding", b"chunked"), (b"transfer-encoding", b"chunked")], "transfer-encoding"),
+        ([(b"host", b"a"), (b"host", b"a")], "host"),
+        ([(b"x", b"a\r\nhost: b")], None),
+        ([(b"x", b"a\nb")], None),
+        ([(b"x", b"a\rb")], None),
+        ([(b"x", b"a\0b")], None),
+        ([(b"x y", b"a")], None),
+        ([(b"content-length ", b"5")], None),
+        ([(b"x:", b"a")], None),
+        ([(b"", b"a")], None),
+        ([(b"x\r\ny", b"a")], None),
+    ],
+)
+def test_what_two_parsers_could_read_in_two_ways_is_refused(headers: RawHeaders, param: str | None) -> None:
+    refused = check_headers([(b"accept", b"*/*"), *headers])
+    assert isinstance(refused, Refused)
+    assert refused.param == param
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        ({b"content-type": b"application/json"}, None),
+        ({b"content-type": b"Application/JSON; charset=utf-8", b"content-encoding": b"identity"}, None),
+        ({b"content-type": b"text/plain"}, "content-type"),
+        ({b"content-type": b"application/jsonx"}, "content-type"),
+        ({b"content-type": b"multipart/form-data; boundary=x"}, "content-type"),
+        ({}, "content-type"),
+        ({b"content-type": b"application/json", b"content-encoding": b"gzip"}, "content-encoding"),
+    ],
+)
+def test_bodies_must_be_plain_json(headers: dict[bytes, bytes], param: str | None) -> None:
+    refused = check_json(headers)
+    if param is None:
+        assert refused is None
+    else:
+        assert refused is not None
+        assert (refused.param, refused.status) == (param, 415)
+
+
+NOT_SENT = [
+    b"host",
+    b"content-length",
+    b"connection",
+    b"keep-alive",
+    b"transfer-encoding",
+    b"te",
+    b"trailer",
+    b"upgrade",
+    b"expect",
+    b"proxy-authorization",
+    b"authorization",
+    b"api-key",
+    b"x-api-key",
+    b"cookie",
+    b"origin",
+    b"forwarded",
+    b"x-forwarded-for",
+    b"x-vllm-priority",
+    b"x-smg-priority",
+    b"x-request-priority",
+    b"x-llm-d-inference-objective",
+    b"x-gateway-inference-fairness-id",
+    b"x-llm-d-inference-ttl",
+    b"x-tidegate-band",
+    b"x-tidegate-anything-new",
+    b"x-request-id",
+    b"x-hop",
+]
+
+
+def test_only_what_concerns_the_engine_goes_upstream() -> None:
+    kept: RawHeaders = [
+        (b"content-type", b"application/json"),
+        (b"user-agent", b"OpenAI/Python"),
+        (b"traceparent", b"00-1-2-01"),
+        (b"idempotency-key", b"k"),
+        (b"x-stainless-lang", b"python"),
+    ]
+    client = [*((name, b"client-secret") for name in NOT_SENT if name != b"connection"), *kept]
+    client.append((b"connection", b"keep-alive, X-Hop"))
+    sent = upstream_headers(client, request_id="r-1", credential="vendor-secret")
+    assert sent == [
+        *kept,
+        (b"x-request-id", b"r-1"),
+        (b"accept-encoding", b"identity"),
+        (b"authorization", b"Bearer vendor-secret"),
+    ]
+    assert b"authorization" not in dict(upstream_headers(client, request_id="r-1"))
+
+
+def test_connection_cannot_strip_what_gives_the_body_its_meaning() -> None:
+    sent = upstream_headers([(b"connection", b"content-type"), (b"content-type", b"application/json")], request_id="r")
+    assert (b"content-type", b"application/json") in sent
+
+
+def test_only_what_concerns_the_client_comes_back() -> None:
+    answer = [
+        (b"Content-Type", b"text/event-stream"),
+        (b"Content-Length", b"5"),
+        (b"Openai-Processing-Ms", b"3"),
+        (b"X-RateLimit-Remaining-Tokens", b"9"),
+        (b"Set-Cookie", b"__cf_bm=secret"),
+        (b"Authorization", b"Bearer vendor-secret"),
+        (b"Server", b"uvicorn"),
+        (b"Date", b"now"),
+        (b"Retry-After", b"900"),
+        (b"X-Request-Id", b"theirs"),
+        (b"X-Tidegate-Band", b"p0"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Connection", b"close, x-private"),
+        (b"X-Private", b"1"),
+        (b"X-Engine", b"vllm"),
+    ]
+    assert downstream_headers(answer) == [
+        (b"content-type", b"text/event-stream"),
+        (b"content-length", b"5"),
+        (b"x-engine", b"vllm"),
+    ]
+
+
+def test_every_answer_says_who_and_how_long() -> None:
+    assert answer_headers(request_id="r", band="p1", queue_s=1.2345) == [
+        (b"x-request-id", b"r"),
+        (b"x-tidegate-band", b"p1"),
+        (b"x-tidegate-queue-ms", b"1234"),
+    ]
+
+
+NAMES = st.sampled_from([*NOT_SENT, b"accept", b"x-a", b"x-b"]) | st.binary(max_size=12).map(bytes.lower)
+HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=12)
+
+
+@given(HEADERS)
+def test_no_secret_or_order_of_a_client_passes(headers: RawHeaders) -> None:
+    sent = upstream_headers(headers, request_id="r", credential="c")
+    for name, value in sent:
+        if name in NOT_SENT and name != b"x-hop":
+            assert (name, value) in {(b"x-request-id", b"r"), (b"authorization", b"Bearer c")}
+        assert not name.startswith(b"x-tidegate-")
+
+
+@given(HEADERS)
+def test_what_passes_the_check_can_be_written_without_changing_its_meaning(headers: RawHeaders) -> None:
+    if check_headers(headers) is None:
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        assert lines.count(b"\n") == lines.count(b"\r") == len(headers)
+        names = [name for name, _ in headers]
+        assert not (b"content-length" in names and b"transfer-encoding" in names)
+        assert all(b":" not in name and b" " not in name and name for name in names)
+
+
+@given(HEADERS)
+def test_answers_keep_no_hop_by_hop_header(headers: RawHeaders) -> None:
+    names = {name for name, _ in downstream_headers(headers)}
+    assert names.isdisjoint({b"connection", b"transfer-encoding", b"set-cookie", b"authorization", b"keep-alive"})
