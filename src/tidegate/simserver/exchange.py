@@ -58,7 +58,7 @@ class Exchange:
         self._fault = fault
         self._open = len(choices)
         self._emitted = 0
-        self._unread = b""
+        self._unread: list[bytes] = []
         self._flush: asyncio.Task[None] | None = None
 
     def token(self, choice: Choice, position: int, *, last: bool) -> None:
@@ -112,15 +112,22 @@ class Exchange:
         self._finish(body)
 
     def _write(self, data: bytes) -> None:
-        data = self._unread + data
-        pushed = push(self._send, {"type": "http.response.body", "body": data, "more_body": True})
-        self._unread = b"" if pushed else data
+        if self._unread:
+            self._unread.append(data)
+            if not push(self._send, _body(b"")):  # asked with nothing, so that a long backlog is joined only once
+                return
+            data = b"".join(self._unread)
+        self._unread = [] if push(self._send, _body(data)) else [data]
 
     def _finish(self, data: bytes) -> None:
         self.finished = True
-        message = {"type": "http.response.body", "body": self._unread + data, "more_body": False}
+        message = {**_body(b"".join((*self._unread, data))), "more_body": False}
         if not push(self._send, message):
             self._flush = asyncio.get_running_loop().create_task(_deliver(self._send, message))
+
+
+def _body(data: bytes) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": True}
 
 
 def push(send: Send, message: Message) -> bool:
