@@ -2,7 +2,8 @@
 
 ``policy KEY=VALUE …`` sets the policy (``BAND.KEY`` for a band, ``TENANT!KEY`` for a tenant, ``seats=2`` or
 ``seats=2,3`` for the backends ``b0``, ``b1`` of pool ``m``). ``at T COMMAND …`` runs one command; the lines that begin
-with ``->`` are the actions expected. ``--rewrite-scenarios`` writes what was seen.
+with ``->`` are the actions expected. ``release`` without an id ends the work that began first.
+``--rewrite-scenarios`` writes what was seen.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Script:
         self.policy = Policy(bands=PLAIN, overtake_cap=Fraction(1), pools=(PoolSpec("m", (BackendSpec("b0", 1),)),))
         self.scheduler: Scheduler | None = None
         self.leases: dict[str, int] = {}
+        self.running: dict[str, None] = {}
 
     def run(self, line: str) -> list[str]:
         """Carry out one command line; return the actions as lines."""
@@ -97,10 +99,14 @@ class Script:
         for name, text in given.items():
             if name == "seats":
                 backends = tuple(BackendSpec(f"b{n}", int(seats)) for n, seats in enumerate(text.split(",")))
-                whole["pools"] = (PoolSpec("m", backends), *self.policy.pools[1:])
+                whole["pools"] = (
+                    PoolSpec("m", backends),
+                    *(each for each in self.policy.pools if each.name != "m"),
+                )
             elif name.startswith("pool:"):
                 pool = name.removeprefix("pool:")
-                others = tuple(each for each in self.policy.pools if each.name != pool)
+                pools = whole.get("pools", self.policy.pools)
+                others = tuple(each for each in pools if each.name != pool)
                 whole["pools"] = (*others, PoolSpec(pool, (BackendSpec(f"{pool}0", int(text)),)))
             elif "!" in name:
                 tenant, key = name.split("!")
@@ -128,7 +134,9 @@ class Script:
                 outcome = Outcome(given.get("outcome", "completed"))
                 tokens = int(given["tokens"]) if "tokens" in given else None
                 used = None if tokens is None else 0
-                return scheduler.release(now, self.leases[given["id"]], Release(outcome, used, tokens))
+                ticket = given.get("id") or next(iter(self.running))
+                self.running.pop(ticket, None)
+                return scheduler.release(now, self.leases[ticket], Release(outcome, used, tokens))
             case "cancel":
                 return scheduler.cancel(now, given["id"])
             case "health":
@@ -167,6 +175,7 @@ class Script:
         ticket = action.ticket.id
         if isinstance(action, Dispatch):
             self.leases[ticket] = action.lease.id
+            self.running[ticket] = None
             lease = action.lease
             extra = "" if lease.kind == "turn" else f" kind={lease.kind}"
             extra += "" if lease.backend == "b0" else f" backend={lease.backend}"

@@ -10,30 +10,72 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Reject
 from tidegate.core.claims import claim_of
+from tidegate.core.fairness import Flow
+from tidegate.core.forecast import INFINITE, expected_wait
+from tidegate.core.gates import hold
 from tidegate.core.model import Reason, Ticket
 from tidegate.core.ordering import Entry
 from tidegate.core.policy import Full
-from tidegate.core.queues import BandQueue, Flow
+from tidegate.core.pools import Pool
+from tidegate.core.queues import BandQueue
 from tidegate.core.state import MOST_EVICTIONS, State
 from tidegate.core.tenants import Tenant
 
-Refusal = tuple[Reason, str]
 
-
-def refusal(state: State, now: float, ticket: Ticket) -> Refusal | None:
-    """Say why a newcomer may not even be looked at; ``None`` when it may."""
+def refusal(state: State, now: float, ticket: Ticket) -> Reject | None:
+    """Refuse a newcomer that may not even be looked at; ``None`` when it may."""
     if state.draining:
-        return Reason.DRAINING, ""
+        return Reject(ticket, Reason.DRAINING)
     pool = state.pools.get(ticket.pool)
     if pool is None or not pool.known:
-        return Reason.UNKNOWN_MODEL, f"no model named {ticket.pool!r} is configured"
+        return Reject(ticket, Reason.UNKNOWN_MODEL, None, f"no model named {ticket.pool!r} is configured")
     if not pool.seating.up:
-        return Reason.NO_BACKEND, f"no backend of {ticket.pool!r} is up"
+        return Reject(ticket, Reason.NO_BACKEND, None, f"no backend of {ticket.pool!r} is up")
     if ticket.deadline is not None and ticket.deadline <= now:
-        return Reason.EXPIRED, "the deadline had passed on arrival"
+        return Reject(ticket, Reason.EXPIRED, None, "the deadline had passed on arrival")
     if ticket.ttl_s is not None and ticket.ttl_s <= 0:
-        return Reason.EXPIRED, "the time to wait had passed on arrival"
+        return Reject(ticket, Reason.EXPIRED, None, "the time to wait had passed on arrival")
+    tenant = state.tenants.all.get(ticket.tenant)
+    if tenant is not None and tenant.known:
+        refused = _over_budget(tenant, ticket, now)
+        if refused is not None:
+            return refused
+    if state.policy.bands[min(ticket.band, len(pool.queues) - 1)].shed_hopeless:
+        return _hopeless(state, pool, ticket, now)
     return None
+
+
+def _over_budget(tenant: Tenant, ticket: Ticket, now: float) -> Reject | None:
+    for budget, unit in ((tenant.requests, "requests"), (tenant.tokens, "tokens")):
+        if budget is not None and not budget.open(now):
+            detail = f"the limit of {budget.limit} {unit} per minute is reached"
+            return Reject(ticket, Reason.TENANT_LIMIT, budget.open_in_s(now), detail)
+    return None
+
+
+def _hopeless(state: State, pool: Pool, ticket: Ticket, now: float) -> Reject | None:
+    """Refuse what would wait longer than half its first-token target, its TTL or its client's deadline."""
+    band = min(ticket.band, len(pool.queues) - 1)
+    queue = pool.queues[band]
+    if pool.seating.free > 0 and hold(pool.seating, band) is None:
+        return None  # a seat is free and nothing that may run waits for it
+    flow = queue.flows.get(flow_key(ticket))
+    wait_s = expected_wait(pool, state.policy, band, backlog=flow.count if flow else None, now=now)
+    slo_s = queue.spec.ttft_slo_s
+    limit_s = min(_patience(queue, ticket, now), INFINITE if slo_s is None else slo_s / 2)
+    if wait_s is None or wait_s <= limit_s:
+        return None
+    return Reject(ticket, Reason.SHED, wait_s, f"the expected wait of {wait_s:.1f} s is longer than it can use")
+
+
+def _patience(queue: BandQueue, ticket: Ticket, now: float) -> float:
+    """Return the longest that a ticket may wait: the least of the band's TTL, the client's, and its deadline."""
+    wait_s = queue.spec.ttl_s
+    if ticket.ttl_s is not None and ticket.ttl_s < wait_s:
+        wait_s = ticket.ttl_s
+    if ticket.deadline is not None and ticket.deadline - now < wait_s:
+        wait_s = ticket.deadline - now
+    return wait_s
 
 
 def enter(state: State, now: float, ticket: Ticket) -> Entry:
@@ -57,11 +99,16 @@ def enter(state: State, now: float, ticket: Ticket) -> Entry:
     return entry
 
 
+def flow_key(ticket: Ticket) -> str:
+    """Name the flow: the tenant, with its fairness id when that is another."""
+    if ticket.flow and ticket.flow != ticket.tenant:
+        return f"{ticket.tenant}\0{ticket.flow}"
+    return ticket.tenant
+
+
 def flow_of(state: State, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
     """Find or open the flow of a ticket: its fairness id, else its tenant; beyond ``max_flows`` a shared one."""
-    key = ticket.tenant
-    if ticket.flow and ticket.flow != key:
-        key = f"{key}\0{ticket.flow}"
+    key = flow_key(ticket)
     flow = queue.flows.get(key)
     if flow is None and state.tenants.flows >= state.policy.max_flows:
         # Tenants with limits keep a flow of their own, else max_running could not park it alone.

@@ -4,6 +4,9 @@ One ``Between`` per pool. It takes and keeps plain numbers, so that the same rul
 Invariants: a floored band with work that may run gets at least one of every ``period`` dispatches; overtakes are at
 most the cap's part of contended dispatches, plus one; where a ticket may use a seat, some band is chosen.
 
+The part that a contended dispatch earns counts for that very dispatch, so that a cap of 1 means plain ageing (else every
+second overtake would be refused) and a cap of c allows one overtake in every 1/c contended dispatches, not in 1/c + 1.
+
 ``choose`` and ``commit`` are the rule as it reads. ``decide`` is both in one pass without lists, for the hot path;
 a test holds them together.
 """
@@ -66,7 +69,7 @@ class Between:
         top = free[0]
         may = [band for band in live if not held[band] or (held[band] == "reserve" and band > top)]
         best = max(may, key=lambda band: (claim[band], -band))
-        if best != top and self.credit[top] >= self.unit:
+        if best != top and self.credit[top] + self.earn >= self.unit:
             return best, OVERTAKE
         return (top if wanted is None else wanted), TURN
 
@@ -111,7 +114,7 @@ class Between:
         chosen, kind = (top if wanted is None else wanted), TURN
         if contended:
             credit = self.credit[top]
-            if best != top and credit >= self.unit:
+            if best != top and credit + self.earn >= self.unit:
                 chosen, kind = best, OVERTAKE
                 self.credit[top] = min(self.unit, credit + self.earn) - self.unit
             elif credit < self.unit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Dispatch
 from tidegate.core.model import Lease, Release, Turn
-from tidegate.core.ordering import GONE, RUNNING, Entry
+from tidegate.core.ordering import GONE, Entry
 from tidegate.core.pools import Pool
 from tidegate.core.state import State
 
@@ -30,7 +30,11 @@ def finish(state: State, entry: Entry, release: Release, actions: list[Action]) 
     pool.drain.note(state.now - lease.started)
     entry.backend.seating.unseat(entry.backend, entry.cost)
     unparked = entry.tenant.finished()
-    queue.settle(entry, _tokens_used(entry, release))
+    used = _tokens_used(entry, release)
+    if used is not None:
+        queue.correct(entry.flow, used - entry.cost)
+        entry.tenant.correct(entry.submitted, used - entry.cost)
+    queue.released(entry.flow)
     deal(state, pool, actions)
     if unparked:
         for name in dict.fromkeys(flow.queue.pool for flow in entry.tenant.flows):
@@ -42,9 +46,7 @@ def finish(state: State, entry: Entry, release: Release, actions: list[Action]) 
 def _start(state: State, pool: Pool, entry: Entry, kind: Turn, band: int) -> Dispatch:
     """Move a ticket from the queue to a seat."""
     now, seating = state.now, pool.seating
-    entry.state = RUNNING
     state.waiting.leave(entry)
-    entry.queue.remove(entry)
     tenant = entry.tenant
     tenant.queued -= 1
     tenant.started()

@@ -6,7 +6,16 @@ is busy, follows a change of seats at once, and is not fooled by idle time as a 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tidegate.core.policy import Discipline, Policy
+
+if TYPE_CHECKING:
+    from tidegate.core.pools import Pool
+
+INFINITE = float("inf")
 _MEMORY = 64  # completions that the mean remembers
+_SPAN_S = 5.0  # shortest time over which arrivals are counted
 
 
 class Drain:
@@ -29,3 +38,63 @@ class Drain:
         if not self._count or seats <= 0:
             return None
         return seats / max(self.mean_s, 1e-3)
+
+
+class Arrivals:
+    """Arrivals per second of one band in one pool, over the last five to ten seconds, read without a timer."""
+
+    __slots__ = ("_before", "_count", "_since")
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._count = 0  # value of the counter at _since
+        self._before = 0.0
+
+    def rate(self, now: float, count: int) -> float:
+        """Return the rate, given the running count of arrivals."""
+        span = now - self._since
+        if span < _SPAN_S:
+            return max(self._before, (count - self._count) / _SPAN_S)
+        self._before = (count - self._count) / span
+        self._since, self._count = now, count
+        return self._before
+
+
+def guaranteed_part(pool: Pool, policy: Policy, band: int) -> float:
+    """Return the least part of the pool's dispatches that a waiting band gets, whatever waits elsewhere.
+
+    ``weighted``: its share among the bands that wait. Otherwise the highest waiting band gets all that the cap does
+    not let others pass with; a lower one its floor, and an equal part of what ageing may spend.
+    """
+    waiting = [each for each, queue in enumerate(pool.queues) if queue.count or each == band]
+    bands = policy.bands
+    if policy.discipline is Discipline.WEIGHTED:
+        return bands[band].share / sum(bands[each].share for each in waiting)
+    lower = waiting[1:]
+    if band == waiting[0]:
+        return 1.0 - float(policy.overtake_cap) if lower else 1.0
+    part = float(bands[band].floor)
+    if policy.discipline is Discipline.AGING:
+        part += float(policy.overtake_cap - sum(each.floor for each in bands)) / len(lower)
+    return part
+
+
+def expected_wait(pool: Pool, policy: Policy, band: int, *, backlog: int | None, now: float) -> float | None:
+    """Return the seconds a newcomer of ``band`` would wait; ``None`` when the drain rate is not known yet.
+
+    The lesser of two estimates: the band drains at the part it is guaranteed, or everything that waits in it and
+    above drains at the whole rate while more of the higher bands keeps coming. Fair queuing shortens both for a
+    tenant with little waiting: ``backlog`` tickets of its own flow mean at most so many rounds over the flows.
+    """
+    rate = pool.drain.rate(pool.seating.seats)
+    if rate is None:
+        return None
+    queue = pool.queues[band]
+    rounds = ((backlog or 0) + 1) * (len(queue.flows) + (backlog is None))
+    own = min(queue.count + 1, rounds)
+    part = guaranteed_part(pool, policy, band)
+    slow = own / (rate * part) if part else INFINITE
+    above = pool.queues[:band]
+    left = rate - sum(each.arrivals.rate(now, each.entered) for each in above)
+    quick = (own + sum(each.count for each in above)) / left if left > 0 else INFINITE
+    return min(slow, quick)

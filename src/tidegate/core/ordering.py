@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from tidegate.core.policy import Order
 
 if TYPE_CHECKING:
+    from tidegate.core.fairness import Flow
     from tidegate.core.model import Lease, Ticket
-    from tidegate.core.queues import BandQueue, Flow
+    from tidegate.core.queues import BandQueue
     from tidegate.core.routing import Backend
     from tidegate.core.tenants import Tenant
 

@@ -13,15 +13,19 @@ from tidegate.core.forecast import Drain
 from tidegate.core.gates import hold
 from tidegate.core.model import Turn
 from tidegate.core.ordering import Entry
-from tidegate.core.policy import Policy, PoolSpec
+from tidegate.core.policy import Discipline, Policy, PoolSpec, Unit
 from tidegate.core.queues import BandQueue
 from tidegate.core.routing import Seating
+from tidegate.core.shares import Shares
 
 
 class Pool:
     """The queues and accounts of one ``models`` entry. ``known``: the policy still has it."""
 
-    __slots__ = ("_bids", "_claim", "_gated", "_held", "between", "drain", "known", "name", "queues", "seating")
+    __slots__ = (
+        "_bids", "_by_tokens", "_claim", "_gated", "_held", "_shares", "between", "drain", "known", "name", "queues",
+        "seating",
+    )  # fmt: skip
 
     def __init__(self, name: str, spec: PoolSpec, policy: Policy) -> None:
         self.name = name
@@ -31,6 +35,7 @@ class Pool:
         self.between = _between(policy)
         self._claim: list[float | None] = [None] * len(policy.bands)
         self._held: list[str | None] = [None] * len(policy.bands)
+        self._shares: Shares | None = None
         self._gated = [False] * len(policy.bands)
         self.obey(spec, policy)
 
@@ -38,13 +43,23 @@ class Pool:
         """Take a new policy; ``spec`` is ``None`` when the pool is no longer in it."""
         self.known = spec is not None
         self.seating.obey(spec, policy.bands)
+        self._held = [None] * len(policy.bands)
         self._bids = Bids(policy)
+        self._by_tokens = policy.unit is Unit.TOKENS
+        self._share(policy)
         for queue in self.queues:
             queue.obey(policy)
         renewed = _between(policy)
         if (renewed.floors, renewed.cap) != (self.between.floors, self.between.cap):
             renewed.gap = [min(gap, join) for gap, join in zip(self.between.gap, renewed.join, strict=True)]
             self.between = renewed
+
+    def _share(self, policy: Policy) -> None:
+        shares = tuple(band.share for band in policy.bands)
+        if policy.discipline is not Discipline.WEIGHTED:
+            self._shares = None
+        elif self._shares is None or self._shares.shares != shares:
+            self._shares = Shares(shares)
 
     def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
         """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
@@ -56,7 +71,9 @@ class Pool:
             for band in range(len(held)):
                 gate = hold(seating, band)
                 held[band] = gate.kind if gate else None
-        chosen = self.between.decide(claim, self._gated, held)
+        shares = self._shares
+        wanted = shares.wanted(claim, held) if shares else None
+        chosen = self.between.decide(claim, self._gated, held, wanted)
         if chosen is None:
             return None
         band, kind = chosen
@@ -66,7 +83,10 @@ class Pool:
             queue.overtakes += 1
         elif kind is Turn.FLOOR:
             queue.floors += 1
-        return queue.take(kind, now), kind, band
+        entry = queue.take(kind, now)
+        if shares:
+            shares.charge(band, entry.cost if self._by_tokens else 1)
+        return entry, kind, band
 
     def retry_after(self, band: int) -> float | None:
         """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown."""

@@ -1,13 +1,8 @@
-"""The waiting tickets of one band in one pool, as flows: who is oldest, who is next (SPEC §4.2, §4.3).
+"""The waiting tickets of one band in one pool: who is oldest, who is next (SPEC §4.1 to §4.3).
 
-Between flows it is start-time fair queuing (Goyal, Vin, Cheng 1996) on tokens: a flow's ``tag`` is the virtual time
-at which its next ticket starts; serving a ticket moves it by tokens over weight; a flow that wakes up starts at the
-present virtual time, so it neither pays for the past nor banks credit. When a ticket is released its flow is
-corrected by the tokens really used (the virtual token counter of Sheng et al. 2024).
-
-Two heaps of flows answer the two questions exactly. Each flow has one valid item per heap whose key is at most its
-present one; the top is brought up to date before it is believed, so no step walks all flows or tickets:
-``_ages`` by oldest ticket (the band's claim), ``_order`` by tag (whose turn it is).
+The oldest ticket that may run makes the band's claim. It comes from a heap of flows by their oldest ticket, kept like
+the heap of ``fairness``: one valid item per flow, its key at most the present one, the top brought up to date before
+it is believed. Exact over all that waits, and no step walks flows or tickets.
 """
 
 from __future__ import annotations
@@ -15,73 +10,46 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
+from tidegate.core.fairness import NONE, FairFlows, Flow
+from tidegate.core.forecast import Arrivals
 from tidegate.core.model import Turn
-from tidegate.core.ordering import Entry, Line, Rule
+from tidegate.core.ordering import RUNNING, Entry, Rule
 from tidegate.core.policy import BacklogOrder, Band, Policy
 
 if TYPE_CHECKING:
     from tidegate.core.tenants import Tenant
 
 OVERTAKE = Turn.OVERTAKE
-NONE = -1
 _SLACK = 64
 
 
-class Flow(Line):
-    """One sub-queue of a band: a ``Line`` with its fair-share account."""
+class BandQueue(FairFlows):
+    """Flows of one band in one pool.
+
+    Attributes:
+        count: tickets that wait here, those of parked tenants included.
+        running: leases held by work dispatched from here.
+        oldest: the oldest ticket that may run; out of date while ``stale`` (see ``head``).
+        busy_since: when the queue was last empty.
+        entered, dispatches, overtakes, floors, promotions: counts since the start.
+    """
 
     __slots__ = (
-        "age_at",
-        "age_seq",
-        "idle",
-        "key",
-        "mark",
-        "order_no",
-        "order_tag",
-        "queue",
-        "running",
-        "tag",
-        "tenant",
-    )
-
-    def __init__(self, key: str, tenant: Tenant, queue: BandQueue) -> None:
-        super().__init__(queue.rule)
-        self.key = key
-        self.tenant = tenant
-        self.queue = queue
-        self.tag = 0.0
-        self.running = 0
-        self.idle = False  # stands in the queue's list of idle flows
-        self.order_no, self.order_tag = NONE, 0.0  # its valid item in _order
-        self.age_seq, self.age_at = NONE, 0.0  # its valid item in _ages
-        self.mark = 0  # upper bound of count under which it stands in _longest
-
-
-class BandQueue:
-    """Flows of one band in one pool. Counts are of tickets that wait here, parked ones included."""
-
-    __slots__ = (
-        "_ages", "_head", "_idle", "_longest", "_order", "_pushes", "_stale", "backlog_after_s", "band", "busy_since",
-        "count", "dispatches", "floors", "flows", "newest_first", "overtakes", "pool", "promotions", "rule",
-        "running", "spec", "virtual",
+        "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "dispatches", "entered", "floors",
+        "newest_first", "oldest", "overtakes", "pool", "promotions", "spec", "stale",
     )  # fmt: skip
 
     def __init__(self, pool: str, band: int, policy: Policy) -> None:
+        super().__init__()
         self.pool = pool
         self.band = band
-        self.flows: dict[str, Flow] = {}
-        self._order: list[tuple[float, int, Flow]] = []
         self._ages: list[tuple[float, int, Flow]] = []
-        self._idle: list[tuple[float, int, Flow]] = []
         self._longest: list[tuple[int, int, Flow]] = []
-        self._pushes = 0
-        self._head: Entry | None = None
-        self._stale = False
-        self.virtual = 0.0
-        self.count = self.running = 0
+        self.oldest: Entry | None = None
+        self.stale = False
         self.busy_since = 0.0
-        self.dispatches = self.overtakes = self.floors = self.promotions = 0
-        self.rule: Rule
+        self.arrivals = Arrivals()
+        self.entered = self.dispatches = self.overtakes = self.floors = self.promotions = 0
         self.obey(policy)
 
     def obey(self, policy: Policy) -> None:
@@ -103,6 +71,7 @@ class BandQueue:
         if not self.count:
             self.busy_since = now
         self.count += 1
+        self.entered += 1
         if flow.rule is not self.rule:
             flow.obey(self.rule)
         if not flow.count and flow.tag < self.virtual:
@@ -113,65 +82,59 @@ class BandQueue:
         if flow.tenant.parked:
             return
         if flow.order_no == NONE:
-            self._push_order(flow)
+            self.line_up(flow)
         if flow.age_seq == NONE or entry.arrived < flow.age_at:
             self._push_age(flow, entry)
-        head = self._head
-        if head is None or entry.arrived < head.arrived:
-            self._head = entry
+        oldest = self.oldest
+        if oldest is None or entry.arrived < oldest.arrived:
+            self.oldest = entry
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry whose state says that it does not wait any more."""
         flow = entry.flow
         flow.drop(entry)
         self.count -= 1
-        if self._head is entry:
-            self._stale = True
+        if self.oldest is entry:
+            self.stale = True
         if not flow.count and not flow.running:
-            self._retire(flow)
+            self.retire(flow)
 
     def head(self) -> Entry | None:
         """Return the oldest ticket that may run, ``None`` when none may."""
-        return self._find_head() if self._stale else self._head
+        return self._find_head() if self.stale else self.oldest
 
     def take(self, kind: Turn, now: float) -> Entry:
-        """Pick the ticket of a dispatch and charge its flow. The queue must have a runnable ticket.
+        """Remove the ticket of a dispatch and charge its flow. The queue must have a runnable ticket.
 
         An overtake serves the ticket whose age made the claim; turns and floors follow flow and order.
         """
         if kind is OVERTAKE:
-            entry = self.head()
-            assert entry is not None
+            head = self.head()
+            assert head is not None
+            entry, flow = head, head.flow
         else:
-            flow = self._next_flow()
+            flow = self.next_flow()
             if flow.rule is not self.rule:
                 flow.obey(self.rule)
             entry = flow.newest() if self.newest_first and self.serves_newest(now) else flow.first()
-        flow = entry.flow
-        if flow.tag > self.virtual:
-            self.virtual = flow.tag
-        flow.tag += entry.cost / flow.tenant.weight
-        flow.running += 1
-        self.running += 1
-        if self._idle:
-            self._forgive()
+        entry.state = RUNNING
+        self.charge(flow, entry.cost)
+        flow.drop(entry)
+        self.count -= 1
+        if self.oldest is entry:
+            self.stale = True
         return entry
 
     def serves_newest(self, now: float) -> bool:
         """Say whether the band has been backlogged long enough to serve the newest first."""
         return self.newest_first and self.count > 0 and now - self.busy_since >= self.backlog_after_s
 
-    def settle(self, entry: Entry, used: int | None) -> None:
-        """Correct the fair-share account of a released entry by the tokens really used."""
-        flow = entry.flow
+    def released(self, flow: Flow) -> None:
+        """Count one running ticket of a flow less."""
         flow.running -= 1
         self.running -= 1
-        if used is not None and used != entry.cost:
-            flow.tag += (used - entry.cost) / flow.tenant.weight
-            if flow.order_no != NONE and flow.tag < flow.order_tag:
-                self._push_order(flow)
         if not flow.count and not flow.running:
-            self._retire(flow)
+            self.retire(flow)
 
     def longest(self) -> Flow:
         """Return the flow with most tickets waiting. The queue must not be empty."""
@@ -184,29 +147,25 @@ class BandQueue:
                     flow.mark = 0
             elif flow.count < flow.mark:
                 flow.mark = flow.count
-                heapreplace(heap, (-flow.count, self._number(), flow))
+                heapreplace(heap, (-flow.count, self.number(), flow))
             else:
                 return flow
 
     def parking_changed(self, flow: Flow) -> None:
         """Note that the flow's tenant was parked or may run again."""
-        self._stale = True
+        self.stale = True
         if not flow.tenant.parked and flow.count:
             if flow.order_no == NONE:
-                self._push_order(flow)
-            if flow.age_seq == NONE:
-                self._push_age(flow, flow.oldest())
+                self.line_up(flow)
+            oldest = flow.oldest()
+            if flow.age_seq == NONE or oldest.arrived < flow.age_at:  # an older one may have come while parked
+                self._push_age(flow, oldest)
 
-    def _number(self) -> int:
-        self._pushes += 1
-        return self._pushes
-
-    def _push_order(self, flow: Flow) -> None:
-        if len(self._order) > 2 * len(self.flows) + _SLACK:
-            self._order = [item for item in self._order if item[2].order_no == item[1]]
-            heapify(self._order)
-        flow.order_no, flow.order_tag = self._number(), flow.tag
-        heappush(self._order, (flow.tag, flow.order_no, flow))
+    def clear(self) -> None:
+        """Start again from zero; no flow is open."""
+        super().clear()
+        self._ages.clear()
+        self._longest.clear()
 
     def _push_age(self, flow: Flow, oldest: Entry) -> None:
         if len(self._ages) > 2 * len(self.flows) + _SLACK:
@@ -221,27 +180,12 @@ class BandQueue:
             self._longest = [item for item in self._longest if item[2].mark == -item[0]]
             heapify(self._longest)
         flow.mark = 2 * flow.count
-        heappush(self._longest, (-flow.mark, self._number(), flow))
-
-    def _next_flow(self) -> Flow:
-        order = self._order
-        while True:
-            tag, number, flow = order[0]
-            if flow.order_no != number:
-                heappop(order)
-            elif not flow.count or flow.tenant.parked:
-                heappop(order)
-                flow.order_no = NONE
-            elif flow.tag > tag:
-                flow.order_tag = flow.tag
-                heapreplace(order, (flow.tag, number, flow))
-            else:
-                return flow
+        heappush(self._longest, (-flow.mark, self.number(), flow))
 
     def _find_head(self) -> Entry | None:
         ages = self._ages
-        self._stale = False
-        self._head = None
+        self.stale = False
+        self.oldest = None
         while ages:
             _, seq, flow = ages[0]
             if flow.age_seq != seq:
@@ -252,39 +196,8 @@ class BandQueue:
             else:
                 oldest = flow.oldest()
                 if oldest.seq == seq:
-                    self._head = oldest
+                    self.oldest = oldest
                     break
                 flow.age_seq, flow.age_at = oldest.seq, oldest.arrived
                 heapreplace(ages, (oldest.arrived, oldest.seq, flow))
-        return self._head
-
-    def _retire(self, flow: Flow) -> None:
-        """Let go of an empty flow, at once or when virtual time has passed what it owes."""
-        if not self.count and not self.running:  # the band's busy period ends: all start again from zero
-            for each in list(self.flows.values()):
-                self._close(each)
-            for heap in (self._order, self._ages, self._idle, self._longest):
-                heap.clear()
-            self.virtual = 0.0
-        elif flow.tag <= self.virtual:
-            self._close(flow)
-        elif not flow.idle:
-            flow.idle = True
-            heappush(self._idle, (flow.tag, self._number(), flow))
-
-    def _forgive(self) -> None:
-        """Close up to two idle flows that virtual time has caught up with."""
-        idle = self._idle
-        for _ in range(2):
-            if not idle or idle[0][0] > self.virtual:
-                return
-            flow = heappop(idle)[2]
-            flow.idle = False
-            if not flow.count and not flow.running and self.flows.get(flow.key) is flow:
-                self._retire(flow)
-
-    def _close(self, flow: Flow) -> None:
-        del self.flows[flow.key]
-        flow.order_no = flow.age_seq = NONE
-        flow.mark = 0
-        flow.tenant.left(flow)
+        return self.oldest

@@ -8,13 +8,13 @@ that was submitted ends in exactly one of: a ``Reject``, an ``Evict``, a ``cance
 from __future__ import annotations
 
 from tidegate.core import admission
-from tidegate.core.actions import Action, Reject
+from tidegate.core.actions import Action
 from tidegate.core.dispatching import deal, finish
 from tidegate.core.errors import TidegateError
 from tidegate.core.gates import Gate, hold
 from tidegate.core.housekeeping import sweep, wakeup
 from tidegate.core.model import Release, Ticket
-from tidegate.core.ordering import WAITING
+from tidegate.core.ordering import GONE, WAITING
 from tidegate.core.policy import Policy
 from tidegate.core.signals import Drain, Health, Seats, Signal
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
@@ -49,7 +49,7 @@ class Scheduler:
             raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
         refused = admission.refusal(state, state.now, ticket)
         if refused is not None:
-            actions.append(Reject(ticket, refused[0], None, refused[1]))
+            actions.append(refused)
             return actions
         entry = admission.enter(state, state.now, ticket)
         pool = state.pools[ticket.pool]
@@ -57,6 +57,8 @@ class Scheduler:
             deal(state, pool, actions)
         if entry.state == WAITING:
             admission.confine(state, entry, actions)
+        if entry.state != GONE and entry.tenant.known:
+            entry.tenant.charge(state.now, entry.cost)
         return actions
 
     def release(self, now: float, lease_id: int, release: Release) -> list[Action]:

@@ -52,7 +52,7 @@ class State:
         if names != [band.name for band in self.policy.bands]:
             raise PolicyError("policy.bands", f"expected the same bands while running, got {', '.join(names)}")
         self.policy = policy
-        self.tenants.obey(policy.tenants)
+        self.tenants.obey(policy.tenants, self.now)
         named = {spec.name: spec for spec in policy.pools}
         for pool in self.pools.values():
             pool.obey(named.pop(pool.name, None), policy)
@@ -63,6 +63,7 @@ class State:
     def evict(self, entry: Entry, reason: Reason, actions: list[Action], detail: str = "") -> None:
         """Refuse a waiting ticket."""
         self.remove(entry)
+        entry.tenant.give_back(entry.submitted, entry.cost)
         retry_after_s = self.pools[entry.queue.pool].retry_after(entry.band)
         actions.append(Evict(entry.ticket, reason, retry_after_s, detail))
 

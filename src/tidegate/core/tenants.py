@@ -8,32 +8,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidegate.core.budget import Budget
 from tidegate.core.policy import TenantSpec
 
 if TYPE_CHECKING:
-    from tidegate.core.queues import Flow
+    from tidegate.core.fairness import Flow
 
 
 class Tenant:
     """The counts of one tenant over all pools and bands. ``flows`` are those open now, in order of opening."""
 
-    __slots__ = ("_home", "flows", "known", "limit", "name", "parked", "queued", "running", "spec", "weight")
+    __slots__ = (
+        "_home", "flows", "known", "limit", "name", "parked", "queued", "requests", "running", "spec", "tokens",
+        "weight",
+    )  # fmt: skip
 
-    def __init__(self, spec: TenantSpec, home: Tenants, *, known: bool) -> None:
+    def __init__(self, spec: TenantSpec, home: Tenants, *, known: bool, now: float = 0.0) -> None:
         self._home = home
         self.name = spec.name
         self.queued = 0
         self.running = 0
         self.flows: dict[Flow, None] = {}
         self.parked = False
-        self.obey(spec, known=known)
+        self.requests: Budget | None = None
+        self.tokens: Budget | None = None
+        self.obey(spec, known=known, now=now)
 
-    def obey(self, spec: TenantSpec, *, known: bool) -> None:
+    def obey(self, spec: TenantSpec, *, known: bool, now: float) -> None:
         """Take new limits; what is queued or running stays."""
         self.spec = spec
         self.known = known
         self.weight = spec.weight
         self.limit = spec.max_running
+        self.requests = _budget(self.requests, spec.requests_per_minute, now)
+        self.tokens = _budget(self.tokens, spec.tokens_per_minute, now)
+
+    def charge(self, now: float, tokens: int) -> None:
+        """Count an accepted request."""
+        if self.requests is not None:
+            self.requests.charge(now, 1)
+        if self.tokens is not None:
+            self.tokens.charge(now, tokens)
+
+    def give_back(self, charged_at: float, tokens: int) -> None:
+        """Forget the charge of a request that was refused while it waited: it consumes no quota."""
+        if self.requests is not None:
+            self.requests.settle(charged_at, -1)
+        self.correct(charged_at, -tokens)
+
+    def correct(self, charged_at: float, tokens: int) -> None:
+        """Settle the estimate of a request with what it really used."""
+        if self.tokens is not None:
+            self.tokens.settle(charged_at, tokens)
 
     def started(self) -> None:
         """Count one more running ticket; park at the limit."""
@@ -82,7 +108,7 @@ class Tenants:
         self.all: dict[str, Tenant] = {}
         self.flows = 0
         self.crowd = Tenant(TenantSpec(""), self, known=True)  # owns the shared flows beyond max_flows
-        self.obey(specs)
+        self.obey(specs, 0.0)
 
     def get(self, name: str) -> Tenant:
         """Return the tenant, made on first sight."""
@@ -91,13 +117,22 @@ class Tenants:
             tenant = self.all[name] = Tenant(TenantSpec(name), self, known=False)
         return tenant
 
-    def obey(self, specs: tuple[TenantSpec, ...]) -> None:
+    def obey(self, specs: tuple[TenantSpec, ...], now: float) -> None:
         """Take new limits for all tenants; raised ones unpark at once."""
         named = {spec.name: spec for spec in specs}
         for name, spec in named.items():
-            self.get(name).obey(spec, known=True)
+            self.get(name).obey(spec, known=True, now=now)
         for tenant in list(self.all.values()):
             if tenant.name not in named:
-                tenant.obey(TenantSpec(tenant.name), known=False)
+                tenant.obey(TenantSpec(tenant.name), known=False, now=now)
             tenant.settle()
             tenant.forget()
+
+
+def _budget(budget: Budget | None, limit: int | None, now: float) -> Budget | None:
+    if limit is None:
+        return None
+    if budget is None:
+        return Budget(limit, now)
+    budget.limit = limit
+    return budget

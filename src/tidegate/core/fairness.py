@@ -1,0 +1,148 @@
+"""Share a band between tenants: start-time fair queuing on tokens (SPEC §4.2).
+
+After Goyal, Vin, Cheng (1996): a flow's ``tag`` is the virtual time at which its next ticket starts; serving a ticket
+moves it by tokens over weight; virtual time is the start tag of the latest ticket served. A flow that wakes up starts
+at the present virtual time, so it neither pays for the past nor banks credit. When a ticket is released, its flow is
+corrected by the tokens really used (the virtual token counter of Sheng et al., 2024). When the band has neither
+waiting nor running work, its busy period ends and all accounts start again from zero.
+
+The flow whose turn it is comes from a heap by tag. Each flow has one valid item there, whose key is at most its tag;
+the top is brought up to date before it is believed. So no step walks all flows.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING
+
+from tidegate.core.ordering import Line, Rule
+
+if TYPE_CHECKING:
+    from tidegate.core.queues import BandQueue
+    from tidegate.core.tenants import Tenant
+
+NONE = -1
+_SLACK = 64  # items too many that are not worth a sweep
+
+
+class Flow(Line):
+    """One sub-queue of a band: a ``Line`` with its fair-share account.
+
+    Attributes:
+        tag: virtual start time of its next ticket.
+        running: its tickets that hold a seat.
+        order_no: number of its valid item in the heap of flows, ``NONE`` without one.
+        age_seq, age_at: sequence number and arrival of its valid item among the band's ages (see ``queues``).
+        mark: length under which it stands among the longest flows, at least its count.
+    """
+
+    __slots__ = (
+        "age_at", "age_seq", "idle", "key", "mark", "order_no", "order_tag", "queue", "running", "tag", "tenant",
+    )  # fmt: skip
+
+    def __init__(self, key: str, tenant: Tenant, queue: BandQueue) -> None:
+        super().__init__(queue.rule)
+        self.key = key
+        self.tenant = tenant
+        self.queue = queue
+        self.tag = 0.0
+        self.running = 0
+        self.idle = False  # stands among the idle flows that still owe
+        self.order_no, self.order_tag = NONE, 0.0
+        self.age_seq, self.age_at = NONE, 0.0
+        self.mark = 0
+
+
+class FairFlows:
+    """The flows of one band in one pool, and whose turn it is."""
+
+    __slots__ = ("_idle", "_pushes", "count", "flows", "order", "rule", "running", "virtual")
+
+    def __init__(self) -> None:
+        self.flows: dict[str, Flow] = {}
+        self.order: list[tuple[float, int, Flow]] = []
+        self._idle: list[tuple[float, int, Flow]] = []
+        self._pushes = 0
+        self.virtual = 0.0
+        self.count = self.running = 0
+        self.rule: Rule
+
+    def next_flow(self) -> Flow:
+        """Return the flow whose turn it is. One must be runnable."""
+        order = self.order
+        while True:
+            tag, number, flow = order[0]
+            if flow.order_no != number:
+                heappop(order)
+            elif not flow.count or flow.tenant.parked:
+                heappop(order)
+                flow.order_no = NONE
+            elif flow.tag > tag:
+                flow.order_tag = flow.tag
+                heapreplace(order, (flow.tag, number, flow))
+            else:
+                return flow
+
+    def charge(self, flow: Flow, tokens: int) -> None:
+        """Account for a dispatch."""
+        tag = flow.tag
+        if tag > self.virtual:
+            self.virtual = tag
+        flow.tag = tag + tokens / flow.tenant.weight
+        flow.running += 1
+        self.running += 1
+        if self._idle:
+            self._forgive()
+
+    def correct(self, flow: Flow, tokens: int) -> None:
+        """Account for tokens used beyond the estimate; negative gives back."""
+        flow.tag += tokens / flow.tenant.weight
+        if flow.order_no != NONE and flow.tag < flow.order_tag:
+            self.line_up(flow)
+
+    def number(self) -> int:
+        """Return a new number; ties between equal keys fall to the one that came first."""
+        self._pushes += 1
+        return self._pushes
+
+    def line_up(self, flow: Flow) -> None:
+        """Put a runnable flow into the heap at its present tag."""
+        if len(self.order) > 2 * len(self.flows) + _SLACK:
+            self.order = [item for item in self.order if item[2].order_no == item[1]]
+            heapify(self.order)
+        flow.order_no, flow.order_tag = self.number(), flow.tag
+        heappush(self.order, (flow.tag, flow.order_no, flow))
+
+    def retire(self, flow: Flow) -> None:
+        """Let go of an empty flow, at once or when virtual time has passed what it owes."""
+        if not self.count and not self.running:
+            for each in list(self.flows.values()):
+                self._close(each)
+            self.clear()
+        elif flow.tag <= self.virtual:
+            self._close(flow)
+        elif not flow.idle:
+            flow.idle = True
+            heappush(self._idle, (flow.tag, self.number(), flow))
+
+    def clear(self) -> None:
+        """Start again from zero; no flow is open."""
+        self.order.clear()
+        self._idle.clear()
+        self.virtual = 0.0
+
+    def _forgive(self) -> None:
+        """Close up to two idle flows that virtual time has caught up with."""
+        for _ in range(2):
+            if not self._idle or self._idle[0][0] > self.virtual:
+                return
+            flow = heappop(self._idle)[2]
+            flow.idle = False
+            if not flow.count and not flow.running and self.flows.get(flow.key) is flow:
+                self.retire(flow)
+
+    def _close(self, flow: Flow) -> None:
+        del self.flows[flow.key]
+        flow.order_no = flow.age_seq = NONE
+        flow.mark = 0
+        flow.tenant.left(flow)
