@@ -20,6 +20,7 @@ __all__ = ["app", "main"]
 
 COMMANDS = {
     "serve": "tidegate.cli.serve",
+    "demo": "tidegate.cli.demo",
     "init": "tidegate.cli.init",
     "check": "tidegate.cli.check",
     "keygen": "tidegate.cli.keygen",

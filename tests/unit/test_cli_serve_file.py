@@ -1,0 +1,48 @@
+"""What ``init`` writes, ``serve`` runs: a real process on free ports."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def tidegate(*args: str) -> list[str]:
+    return [sys.executable, "-m", "tidegate", *args]
+
+
+@pytest.mark.parametrize("preset", ["flash-sale", "shared-platform"])
+def test_serve_runs_the_file_that_init_writes(preset: str, tmp_path: Path) -> None:
+    subprocess.run(tidegate("init", "--preset", preset), cwd=tmp_path, check=True, capture_output=True)
+    command = tidegate("serve", "-c", "tidegate.yaml", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0")
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().removeprefix("gateway listening on ").strip()
+            with urllib.request.urlopen(f"{url}/livez", timeout=5) as answer:
+                assert answer.status == 200
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+
+
+def test_a_port_in_use_ends_without_a_traceback(tmp_path: Path) -> None:
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = tidegate(
+            "serve", "--backend", "http://127.0.0.1:9", "--listen", listen, "--control-listen", "127.0.0.1:0"
+        )
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=15, check=False)
+    assert result.returncode == 1
+    assert "Address already in use" in result.stderr
+    assert "Traceback" not in result.stderr
