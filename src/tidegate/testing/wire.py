@@ -88,7 +88,7 @@ class Wire(asyncio.Transport):
 
 
 class WireLoop(VirtualLoop):
-    """A virtual loop whose ``create_connection`` makes wires; one that fails after that leaves cleaning up to the caller.
+    """A virtual loop whose ``create_connection`` makes wires and, when it fails, leaves them open.
 
     Attributes:
         wires: every connection so far, in order.

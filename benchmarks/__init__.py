@@ -1,0 +1,1 @@
+"""Figures of docs/performance.md: each module with a ``run()`` gives rows of (name, figure, goal)."""

@@ -1,0 +1,221 @@
+"""What the byte path costs: gateway CPU per plain request and per streamed chunk, and the latency it adds.
+
+Three processes on loopback: the proxy alone on one core, a stub engine and a load client on the others. Figures are
+CPU time of the proxy's process (user and system, the kernel's share of sockets included), the least of a few rounds,
+since a disturbance only ever adds. ``measure`` takes any proxy's command, so that others can be set beside.
+
+The goals are the figures first measured for this stack, and for the closest rival that also schedules, on the
+project's kind of machine; on another machine compare the two proxies with each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import stub_engine
+from benchmarks.load import KEY, request_bytes
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS = 3
+PLAIN = 8_000
+STREAMS = 64
+LATENCY = 1_500
+START_S = 20.0
+
+Command = Callable[[int, str], Sequence[str]]
+"""Gives the command of a proxy from the port on which it shall listen and its backend's root url."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """CPU in µs; latencies of plain requests in ms."""
+
+    plain_us: float
+    chunk_us: float
+    direct_p50_ms: float
+    direct_p99_ms: float
+    proxied_p50_ms: float
+    proxied_p99_ms: float
+
+    @property
+    def added(self) -> str:
+        """Tell what the proxy adds to the latency."""
+        p50, p99 = self.proxied_p50_ms - self.direct_p50_ms, self.proxied_p99_ms - self.direct_p99_ms
+        return f"p50 {p50:+.2f} ms, p99 {p99:+.2f} ms (direct {self.direct_p50_ms:.2f}, {self.direct_p99_ms:.2f})"
+
+
+def measure(command: Command) -> Figures:
+    """Measure one proxy.
+
+    Args:
+        command: see ``Command``.
+
+    Raises:
+        RuntimeError: it did not start to answer, or answered wrongly.
+    """
+    with _stub() as engine, _proxy(command, engine) as (proxy, url):
+        _load("plain", PLAIN // 4, url)
+        _load("stream", 4, url)
+        plain = min(_plain_us(proxy, url) for _ in range(ROUNDS))
+        chunk = min(_chunk_us(proxy, url, plain) for _ in range(ROUNDS))
+        times = {name: seconds * 1e3 for name, seconds in _load("latency", LATENCY, engine, url).items()}
+    return Figures(plain, chunk, times["p50_0"], times["p99_0"], times["p50_1"], times["p99_1"])
+
+
+def run() -> list[tuple[str, str, str]]:
+    """Give the rows of the bare proxy and of the real gateway."""
+    bare = measure(bare_command)
+    with tempfile.TemporaryDirectory() as folder:
+        real = measure(lambda port, backend: serve_command(Path(folder), port, backend))
+    return [
+        ("bare uvicorn + client proxy: CPU per plain request", f"{bare.plain_us:.1f} µs", "about 43 µs"),
+        ("tidegate serve: CPU per plain request", f"{real.plain_us:.1f} µs", "under 99 µs"),
+        ("bare uvicorn + client proxy: CPU per streamed chunk", f"{bare.chunk_us:.1f} µs", "about 23 µs"),
+        ("tidegate serve: CPU per streamed chunk", f"{real.chunk_us:.1f} µs", "under 47 µs"),
+        ("bare uvicorn + client proxy: added latency", bare.added, ""),
+        ("tidegate serve: added latency", real.added, "p99 under 1 ms"),
+    ]
+
+
+def bare_command(port: int, backend: str) -> Sequence[str]:
+    """Start the bare proxy."""
+    return [sys.executable, "-m", "benchmarks.bare_proxy", str(port), backend]
+
+
+def serve_command(folder: Path, port: int, backend: str) -> Sequence[str]:
+    """Start the gateway with a key and a band, in front of an engine that always has a seat."""
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    engine = {"name": "stub", "url": backend, "engine": "openai", "seats": 4 * STREAMS}
+    settings = {
+        "gateway": {"listen": f"127.0.0.1:{port}"},
+        "control": {"listen": "127.0.0.1:0"},
+        "models": [{"name": "bench", "backends": [engine]}],
+        "tenants": [{"name": "bench", "keys": [f"sha256:{digest}"], "band": "p1"}],
+    }
+    path = folder / "tidegate.yaml"
+    path.write_text(json.dumps(settings))  # JSON is YAML
+    return [sys.executable, "-m", "tidegate", "serve", "-c", str(path)]
+
+
+# One measurement
+
+
+def _plain_us(proxy: int, url: str) -> float:
+    before = _cpu_s(proxy)
+    found = _load("plain", PLAIN, url)
+    return (_cpu_s(proxy) - before) / found["requests"] * 1e6
+
+
+def _chunk_us(proxy: int, url: str, plain_us: float) -> float:
+    """What each stream costs as a request is taken off, so that only its chunks are left."""
+    before = _cpu_s(proxy)
+    found = _load("stream", STREAMS, url)
+    spent_us = (_cpu_s(proxy) - before) * 1e6 - STREAMS * plain_us
+    expected = STREAMS * (stub_engine.CHUNKS + 1)
+    if found["events"] != expected:
+        raise RuntimeError(f"expected {expected} events from the proxy, came {found['events']:.0f}")
+    if found["pieces"] < expected * 0.5:
+        raise RuntimeError(
+            f"{expected} events came in {found['pieces']:.0f} pieces: too busy a machine to count chunks"
+        )
+    return spent_us / found["pieces"]
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of a whole process, all threads, by its own clock (Linux, see clock_getcpuclockid(3)).
+
+    /proc, which psutil reads, counts in steps of 10 ms only.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def _load(mode: str, count: int, *urls: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.load", mode, str(count), *urls]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        _pin(process.pid, alone=False)
+        out, _ = process.communicate(timeout=120)
+    if process.returncode:
+        raise RuntimeError(f"the load client failed: {' '.join(command)}")
+    found: dict[str, float] = json.loads(out)
+    return found
+
+
+# Processes
+
+
+@contextmanager
+def _running(command: Sequence[str], *, alone: bool) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ
+    )
+    try:
+        _pin(process.pid, alone=alone)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@contextmanager
+def _stub() -> Iterator[str]:
+    with _running([sys.executable, "-m", "benchmarks.stub_engine"], alone=False) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+
+
+@contextmanager
+def _proxy(command: Command, engine: str) -> Iterator[tuple[int, str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with _running(command(port, engine), alone=True) as process:
+        _await_answer(process, url)
+        yield process.pid, url
+
+
+def _await_answer(process: subprocess.Popen[str], url: str) -> None:
+    """Wait until the proxy answers a request as the engine would."""
+    body = request_bytes("", stream=False).partition(b"\r\n\r\n")[2]
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
+    began = time.monotonic()
+    problem = "no answer yet"
+    while time.monotonic() - began < START_S:
+        if process.poll() is not None:
+            raise RuntimeError(f"the proxy ended with status {process.returncode}")
+        try:
+            with urllib.request.urlopen(request, timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError) as error:
+            problem = str(error)
+        time.sleep(0.05)
+    raise RuntimeError(f"the proxy did not answer within {START_S} s: {problem}")
+
+
+def _pin(pid: int, *, alone: bool) -> None:
+    """Give the proxy a core of its own, where there are two and the system lets us choose."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    first, *others = sorted(os.sched_getaffinity(0))
+    if others:
+        os.sched_setaffinity(pid, {first} if alone else set(others))
