@@ -4,8 +4,8 @@ One ``Between`` per pool. It takes and keeps plain numbers, so that the same rul
 Invariants: a floored band with work that may run gets at least one of every ``period`` dispatches; overtakes are at
 most the cap's part of contended dispatches, plus one; where a ticket may use a seat, some band is chosen.
 
-The part that a contended dispatch earns counts for that very dispatch, so that a cap of 1 means plain ageing (else every
-second overtake would be refused) and a cap of c allows one overtake in every 1/c contended dispatches, not in 1/c + 1.
+The part that a contended dispatch earns counts for that very dispatch: a cap of 1 means plain ageing (else every
+second overtake would be refused), and a cap of c allows one overtake in 1/c contended dispatches, not in 1/c + 1.
 
 ``choose`` and ``commit`` are the rule as it reads. ``decide`` is both in one pass without lists, for the hot path;
 a test holds them together.
