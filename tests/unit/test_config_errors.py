@@ -27,9 +27,9 @@ def only(text: str) -> Problem:
     ("extra", "line", "column", "path", "expected", "came", "nearest"),
     [
         # names
-        ("gatway: {}", 2, 1, "gatway", "unknown setting; the file takes gateway, ", "", "gateway"),
+        ("gatway: {}", 2, 1, "gatway", "unknown setting", "", "gateway"),
         ("policy:\n  bands:\n    p1: {wieght: 2}", 4, 10, "policy.bands.p1.wieght", "unknown setting", "", "weight"),
-        ("zzz: 1", 2, 1, "zzz", "unknown setting", "", None),
+        ("zzz: 1", 2, 1, "zzz", "unknown setting; the file takes gateway, control, ", "", None),
         ("preset: flash-sal", 2, 9, "preset", "expected one of flash-sale, kv-guard", "'flash-sal'", "flash-sale"),
         ("preset: [x]", 2, 9, "preset", "expected one of flash-sale", "a list", None),
         ("policy: {discipline: agin}", 2, 22, "policy.discipline", "expected one of aging", "'agin'", "aging"),

@@ -148,11 +148,10 @@ def plain(node: Node) -> Any:
 def _unknown(model: type[Section], path: Path_, mark: Mark) -> Problem:
     if belongs := not_yet(path):
         return _later(path, belongs, mark)
-    name = str(path[-1])
     known = list(model.model_fields)
-    where = dotted(path[:-1])
-    expected = f"unknown setting; {where or 'the file'} takes {', '.join(known)}"
-    return Problem(dotted(path), expected, nearest=nearest(name, known), mark=mark)
+    close = nearest(str(path[-1]), known)
+    takes = "" if close else f"; {dotted(path[:-1]) or 'the file'} takes {', '.join(known)}"
+    return Problem(dotted(path), f"unknown setting{takes}", nearest=close, mark=mark)
 
 
 def _later_value(path: Path_, node: Node) -> str | None:
