@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -246,22 +246,19 @@ def _middle(bucket: int) -> int:
     return max(0, round(2 ** ((bucket + 0.5) / _PER_OCTAVE) - 1))
 
 
-class _Table(Generic[K, V]):
+class _Table(dict[K, V]):
     """A bounded table: the row longest without a sample makes room."""
 
     def __init__(self, new: Callable[[], V], most: int) -> None:
-        self._rows: dict[K, V] = {}
+        super().__init__()
         self._new = new
         self._most = most
 
-    def get(self, key: K) -> V | None:
-        return self._rows.get(key)
-
     def touch(self, key: K) -> V:
-        row = self._rows.pop(key, None)
+        row = self.pop(key, None)
         if row is None:
             row = self._new()
-            if len(self._rows) >= self._most:
-                del self._rows[next(iter(self._rows))]
-        self._rows[key] = row
+            if len(self) >= self._most:
+                del self[next(iter(self))]
+        self[key] = row
         return row

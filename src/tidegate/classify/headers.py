@@ -86,23 +86,27 @@ def check_headers(headers: RawHeaders) -> Refused | None:
         return _bad("expected header values without line breaks, got one with CR, LF or NUL")
     if names.count(b"host") > 1:
         return _bad("expected one host header, got several", "host")
-    if b"content-length" in names and (refused := _check_lengths(headers)):
-        return refused
-    return _check_coding(headers) if b"transfer-encoding" in names else None
+    return _check_length(headers, names) if b"content-length" in names else _check_coding(headers, names)
 
 
-def _check_lengths(headers: RawHeaders) -> Refused | None:
-    lengths = {value.strip(b" \t") for name, value in headers if name == b"content-length"}
-    if len(lengths) > 1 or any(not length.isdigit() for length in lengths):
+def _check_length(headers: RawHeaders, names: list[bytes]) -> Refused | None:
+    if b"transfer-encoding" in names:
+        return _bad("expected content-length or transfer-encoding, got both", "content-length")
+    length = headers[names.index(b"content-length")][1].strip(b" \t")
+    if not length.isdigit() or (names.count(b"content-length") > 1 and not _all_equal(headers, length)):
         return _bad("expected one content-length, a whole number; got another", "content-length")
     return None
 
 
-def _check_coding(headers: RawHeaders) -> Refused | None:
+def _all_equal(headers: RawHeaders, length: bytes) -> bool:
+    return all(value.strip(b" \t") == length for name, value in headers if name == b"content-length")
+
+
+def _check_coding(headers: RawHeaders, names: list[bytes]) -> Refused | None:
+    if b"transfer-encoding" not in names:
+        return None
     codings = [value.strip(b" \t").lower() for name, value in headers if name == b"transfer-encoding"]
-    if codings and any(name == b"content-length" for name, _ in headers):
-        return _bad("expected content-length or transfer-encoding, got both", "content-length")
-    if codings and codings != [b"chunked"]:
+    if codings != [b"chunked"]:
         return _bad("expected transfer-encoding: chunked, got another coding", "transfer-encoding")
     return None
 
