@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tidegate.cli.demo._load import Target, replay
+from tidegate.cli.demo._load import Target, prepare, replay
 from tidegate.cli.demo._plan import Question
 from tidegate.cli.demo._record import Tally
 
@@ -25,7 +25,7 @@ async def run(serve: Serve, plan: tuple[Question, ...], *, seconds: float) -> Ta
     tally = Tally()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         target = Target(server.sockets[0].getsockname()[1], ("k0", "k1", "k2"))
-        await replay(plan, target, tally, seconds=seconds, seed=1)
+        await replay(prepare(plan, target, seed=1), target.port, tally, seconds=seconds)
     return tally
 
 
@@ -77,7 +77,7 @@ def test_nobody_at_the_port_is_a_failure_not_a_crash() -> None:
         server.close()
         await server.wait_closed()
         tally = Tally()
-        await replay(questions(0.0), Target(port, ("k",) * 3), tally, seconds=0.2, seed=1)
+        await replay(prepare(questions(0.0), Target(port, ("k",) * 3), seed=1), port, tally, seconds=0.2)
         return tally
 
     assert asyncio.run(story()).records[0].refused == "no_connection"

@@ -134,12 +134,16 @@ def test_nothing_sent_gets_no_verdict() -> None:
 
 def test_the_table_and_the_json_show_both_runs() -> None:
     fifo, after = overloaded(), relieved()
+    refused = [record(2, refused="queue_full") for _ in range(100)]
+    waiting = [record(2, at_s=at, queue_s=12.3) for at in (10.0, 10.5)]
+    fifo = replace(fifo, bands=(*fifo.bands[:2], run(*refused, *waiting).bands[2]))
     result = Result(fifo, after, judge(fifo, after), notes(fifo, after))
-    console = Console(width=120, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     show_result(console, result)
     text = console.export_text()
-    for wanted in ("p0", "p1", "p2", "FIFO", "tidegate", "in SLO", "TTFT p99", "≥30.0 s", "Kept: at 0.0 times"):
+    for wanted in ("p0", "p1", "p2", "FIFO", "tidegate", "SLO", "queue wait", "≥30.0", "Kept: at 0.0 times"):
         assert wanted in text
+    assert "…" not in text, "a column is cut at 80 columns"
     assert json.loads(json.dumps(result.as_dict()))["tidegate"]["bands"][0]["in_slo"] == 1.0
 
 

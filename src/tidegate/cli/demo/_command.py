@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tidegate.cli.demo._children import ChildError, free_ports, get, running
-from tidegate.cli.demo._load import Target, replay
+from tidegate.cli.demo._load import Target, prepare, replay
 from tidegate.cli.demo._plan import Timetable, timetable
 from tidegate.cli.demo._record import Tally
 from tidegate.cli.demo._report import Code, Result, RunReport, judge, report_run
@@ -25,7 +25,7 @@ from tidegate.cli.demo._setup import Ports, Setup, engine_arguments, fifo_setup,
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=5.0, max=600.0, help="Length of each of the two runs.")] = 36.0,
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Length of each of the two runs.")] = 35.0,
     seed: Annotated[int, typer.Option(help="Seed of the drawn arrivals, the prompts and the engine.")] = 1,
     stay: Annotated[bool, typer.Option("--stay", help="Leave engine and gateway running until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
@@ -97,11 +97,11 @@ async def _started(setup: Setup, ports: Ports, work: Path, screen: Screen, *, se
 
 async def _measure(setup: Setup, ports: Ports, plan: Timetable, screen: Screen, *, seed: int) -> RunReport:
     tally = Tally()
+    prepared = prepare(plan.questions, Target(ports.gateway, setup.keys), seed=seed)
     loop = asyncio.get_running_loop()
     start = loop.time()
     screen.add_run(setup.name, tally, lambda: loop.time() - start)
-    target = Target(ports.gateway, setup.keys)
-    await replay(plan.questions, target, tally, seconds=screen.seconds, seed=seed)
+    await replay(prepared, ports.gateway, tally, seconds=screen.seconds)
     _, stats = await get(ports.engine, "/sim/stats")
     lag = float(json.loads(stats)["lag_share"])
     return report_run(setup.name, tally.records, seconds=screen.seconds, lag=lag)

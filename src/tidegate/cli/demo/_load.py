@@ -21,16 +21,24 @@ class Target:
     keys: tuple[str, ...]
 
 
-async def replay(questions: tuple[Question, ...], target: Target, tally: Tally, *, seconds: float, seed: int) -> None:
+Prepared = list[tuple[Question, bytes]]
+"""Questions in order of time, each with its whole HTTP request."""
+
+
+def prepare(questions: tuple[Question, ...], target: Target, *, seed: int) -> Prepared:
+    """Write all requests beforehand: half a second of work that must not fall into the run."""
+    return [(question, _encode(question, target, seed)) for question in questions]
+
+
+async def replay(prepared: Prepared, port: int, tally: Tally, *, seconds: float) -> None:
     """Send every question at its time, stop after ``seconds`` and abort what is still open then."""
     loop = asyncio.get_running_loop()
-    requests = [_encode(question, target, seed) for question in questions]
-    start = loop.time() + 0.05
+    start = loop.time()
     open_: set[asyncio.Task[None]] = set()
     try:
-        for question, request in zip(questions, requests, strict=True):
+        for question, request in prepared:
             await asyncio.sleep(start + question.at_s - loop.time())
-            task = asyncio.create_task(_ask(question, request, target.port, tally, start=start))
+            task = asyncio.create_task(_ask(question, request, port, tally, start=start))
             open_.add(task)
             task.add_done_callback(open_.discard)
         await asyncio.sleep(start + seconds - loop.time())

@@ -36,14 +36,14 @@ class Code(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class Quantile:
-    """A percentile in seconds; ``at_least`` when it falls on a request that was still waiting."""
+    """A percentile in seconds; ``at_least`` when it falls on a request that was still waiting. Prints without unit."""
 
     seconds: float
     at_least: bool = False
 
     def __str__(self) -> str:
         number = f"{self.seconds:.2f}" if self.seconds < 9.95 else f"{self.seconds:.1f}"
-        return f"{'≥' if self.at_least else ''}{number} s"
+        return f"{'≥' if self.at_least else ''}{number}"
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,7 +171,7 @@ def judge(fifo: RunReport, tidegate: RunReport) -> Verdict:
     facts = (
         f"at {fifo.offered:.1f} times what the engine can do, {after.in_slo:.0%} of the checkout questions "
         f"(p0) had their first token within {TTFT_SLO_S[0]:g} s through tidegate and {before.in_slo:.0%} through one "
-        f"FIFO queue (p99 {after.ttft_p99} against {before.ttft_p99}), while the engine did "
+        f"FIFO queue (p99 {after.ttft_p99} s against {before.ttft_p99} s), while the engine did "
         f"{tidegate.work / fifo.work:.0%} of the work it did under FIFO."
     )
     return Verdict(Code.KEPT, f"Kept: {facts}") if kept else Verdict(Code.NOT_KEPT, f"Not kept: {facts}")

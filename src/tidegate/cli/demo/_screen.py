@@ -49,11 +49,13 @@ class Screen:
 
 def show_result(console: Console, result: Result) -> None:
     """Print the table, what its figures mean, and the verdict."""
-    table = Table(box=box.SIMPLE_HEAD, title="What the clients saw", title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title="What the clients saw", title_justify="left", padding=0)
     for head in ("band", "run"):
         table.add_column(head, no_wrap=True)
-    for head in ("sent", "answered", "refused", "wait p50", "wait p99", "TTFT p50", "TTFT p99", "in SLO"):
-        table.add_column(head, justify="right", no_wrap=head != "refused")
+    for head in ("sent", "answered", "open", "refused"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for head in ("queue wait\ns p50/p99", "TTFT\ns p50/p99", "in\nSLO"):
+        table.add_column(head, justify="right", no_wrap=True)
     for before, after in zip(result.fifo.bands, result.tidegate.bands, strict=True):
         table.add_row(*_row(before, result.fifo))
         table.add_row(*_row(after, result.tidegate), style="bold", end_section=True)
@@ -69,9 +71,9 @@ def notes(fifo: RunReport, tidegate: RunReport) -> tuple[str, ...]:
     return (
         f"FIFO: {BASELINE}. tidegate: the flash-sale preset with {RESERVE} of {SEATS} seats kept free for p0. The same "
         f"requests at the same moments, {sum(LOAD):g} x capacity (p0 {LOAD[0]:g}, p1 {LOAD[1]:g}, p2 {LOAD[2]:g}).",
-        "Times count from the moment a request was due. One without its first token when the run ended counts as "
-        "waiting with its age so far (≥ marks a figure that is only a lower bound). Refused requests are in no wait "
-        "and no TTFT; they are misses in the SLO.",
+        "Open: waiting or still being answered when the run ended. Times count from the moment a request was due. One "
+        "without its first token when the run ended counts with its age so far (≥ marks a figure that is only a lower "
+        "bound). Refused requests are in no wait and no TTFT; they are misses in the SLO.",
         f"In SLO: first token within {TTFT_SLO_S[0]:g} s (p0) and {TTFT_SLO_S[1]:g} s (p1), of the requests for which "
         "that is decided; p2 has no first-token target: what was answered in full before the run ended, of those sent.",
         *(
@@ -94,10 +96,10 @@ def _live(name: str, tally: Tally, elapsed: float, seconds: float) -> Table:
 
 
 def _row(band: BandReport, run: RunReport) -> list[str]:
-    refused = ", ".join(f"{count} {reason}" for reason, count in sorted(band.refused.items())) or "0"
-    times = (band.queue_p50, band.queue_p99, band.ttft_p50, band.ttft_p99)
+    refused = "\n".join(f"{count} {reason}" for reason, count in sorted(band.refused.items())) or "0"
+    waits = (f"{_time(band.queue_p50)}/{_time(band.queue_p99)}", f"{_time(band.ttft_p50)}/{_time(band.ttft_p99)}")
     share = "–" if band.in_slo is None else f"{band.in_slo:.0%}"
-    return [band.band, run.name, str(band.sent), str(band.answered), refused, *map(_time, times), share]
+    return [band.band, run.name, str(band.sent), str(band.answered), str(band.unfinished), refused, *waits, share]
 
 
 def _time(value: Quantile | None) -> str:
