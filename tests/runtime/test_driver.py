@@ -317,6 +317,18 @@ def test_drain_gives_up_after_its_time_and_says_how_much_runs() -> None:
     run_virtual(story())
 
 
+def test_drain_returns_when_everybody_who_waited_has_heard() -> None:
+    async def story() -> None:
+        driver, _ = stage(FifoScheduler(seats=0))
+        waiters = [Noting() for _ in range(600)]
+        for waiter in waiters:
+            driver.submit(ticket(), waiter)
+        assert await driver.drain(120) == 0
+        assert [waiter.answers for waiter in waiters] == [1] * 600
+
+    run_virtual(story())
+
+
 def test_drain_of_an_idle_driver_returns_at_once() -> None:
     async def story() -> None:
         driver, _ = stage(FifoScheduler())
@@ -364,5 +376,25 @@ def test_after_a_fault_of_the_scheduler_everybody_is_answered_and_nobody_is_let_
         assert (driver.running, driver.waiting) == (0, 0)
         assert total(recorder) == 603 + (call == "submit")
         assert await driver.drain(10) == 0
+
+    run_virtual(story())
+
+
+def test_a_fault_in_the_middle_of_a_row_of_actions_answers_nobody_twice() -> None:
+    async def story() -> None:
+        scheduler = FifoScheduler(seats=0)
+        driver, recorder = stage(scheduler)
+
+        def trip(_: Lease) -> None:
+            scheduler.fail_on = "observe"
+            driver.observe(Seats("b", 3))
+
+        waiters = [Noting(on_lease=trip), Noting(), Noting()]
+        for waiter in waiters:
+            driver.submit(ticket(), waiter)
+        with capture_logs():
+            driver.observe(Seats("b", 2))
+        assert [(len(waiter.leases), len(waiter.refusals)) for waiter in waiters] == [(1, 0), (1, 0), (0, 1)]
+        assert total(recorder) == 1
 
     run_virtual(story())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 from runtime.fifo import FifoScheduler
 from runtime.stories import POLICY, Noting, stage, ticket
 from tidegate.core import Dispatch, Drain, Health, Release, Scheduler, Seats, TidegateError, Waiter
-from tidegate.runtime import replay
+from tidegate.runtime import EventLog, replay
 from tidegate.testing import run_virtual
 
 
@@ -30,6 +31,13 @@ def test_events_reach_the_file_within_a_tenth_of_a_second(tmp_path: Path) -> Non
         assert path.read_bytes().count(b"\n") == 602
 
     run_virtual(story())
+
+
+def test_shares_of_the_policy_stay_exact(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    EventLog(path, replace(POLICY, overtake_cap=Fraction(1, 3))).close()
+    assert b'"overtake_cap":"1/3"' in path.read_bytes()
+    assert replay(path) == []
 
 
 def test_every_kind_of_event_can_be_replayed(tmp_path: Path) -> None:
