@@ -261,4 +261,4 @@ def test_a_long_body_in_small_pieces_is_not_taken_for_a_long_head() -> None:
 
 def test_the_request_is_written_once_with_its_framing() -> None:
     sent = bytes(fetch(LENGTH).wire.sent)
-    assert sent == b"POST /v1/x HTTP/1.1\r\nhost: engine:8000\r\na: b\r\ncontent-length: 2\r\n\r\n{}"
+    assert sent == b"POST /v1/x HTTP/1.1\r\nhost: engine:8000\r\ncontent-length: 2\r\na: b\r\n\r\n{}"

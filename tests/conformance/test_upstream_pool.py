@@ -389,13 +389,15 @@ def timers(loop: WireLoop) -> list[asyncio.TimerHandle]:
     return [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
 
 
-def test_no_timer_is_left_behind() -> None:
+def test_timers_do_not_outlive_their_connection_or_grow_with_requests() -> None:
     async def story(loop: WireLoop) -> None:
         upstream = upstream_of(idle_timeout_s=100.0)
-        await served(loop, upstream)
-        assert len(timers(loop)) == 1  # the pool's
+        for _ in range(10):
+            await served(loop, upstream)
+        assert len(timers(loop)) == 2  # the pool's and the connection's
         _, response = await streaming(loop, upstream)
         response.abort()
+        assert len(timers(loop)) == 1
         task = await begin(upstream)
         loop.wires[-1].reset()
         with pytest.raises(Unavailable):
@@ -403,6 +405,33 @@ def test_no_timer_is_left_behind() -> None:
         assert len(timers(loop)) == 1
         await upstream.close()
         assert not timers(loop)
+
+    run_wire(story)
+
+
+@pytest.mark.parametrize(("head", "silence"), [(3.0, 10.0), (10.0, 3.0), (None, 3.0), (3.0, None)])
+def test_limits_hold_exactly_for_every_request_of_a_connection(head: float | None, silence: float | None) -> None:
+    async def story(loop: WireLoop) -> None:
+        settings: dict[str, float] = {"head_timeout_s": head, "silence_timeout_s": silence}  # type: ignore[dict-item]
+        for pause in (0.0, 0.7, 2.9):
+            upstream = upstream_of(idle_timeout_s=1000.0, **settings)
+            for _ in range(3):
+                await served(loop, upstream)
+                await asyncio.sleep(pause)
+            if silence is not None:
+                wire, response = await streaming(loop, upstream)
+                await asyncio.sleep(silence * 0.6)
+                wire.deliver(chunk(b"x"))
+                began = loop.time()
+                with pytest.raises(TimedOut, match=f"{silence} s"):
+                    await response.read_all(100)
+                assert loop.time() - began == pytest.approx(silence)
+            if head is not None:
+                began = loop.time()
+                with pytest.raises(TimedOut, match=f"{head} s"):
+                    await upstream.request(b"POST", b"/v1/x")
+                assert loop.time() - began == pytest.approx(head)
+            await upstream.close()
 
     run_wire(story)
 

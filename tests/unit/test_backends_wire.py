@@ -71,5 +71,14 @@ def test_the_length_is_written_where_a_body_may_be(method: bytes, length: int, l
     fixed = fixed_lines(b"engine:1", [(b"authorization", b"Bearer k")])
     head = request_head(method, b"/v1/x?y=1", fixed, [(b"a", b"b"), (b"a", b"")], length)
     assert head == (
-        b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\na: b\r\na: \r\n%b\r\n" % (method, line)
+        b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\n%ba: b\r\na: \r\n\r\n" % (method, line)
     )
+
+
+def test_names_are_checked_however_many_have_passed() -> None:
+    for i in range(3000):
+        request_head(b"GET", b"/", b"", [(b"x-%d" % i, b"v")], 0)
+    for name in (b"x y", b"", b"HOST", b"Content-length"):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"header name|written by"):
+                request_head(b"GET", b"/", b"", [(b"x-1", b"v"), (name, b"v")], 0)

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to an upstream: an ``asyncio.Protocol`` around the httptools parser.
 
 Invariants: at most one request is in flight; whatever arrives without one closes the connection; every path out of
-a request goes through ``_finish`` or ``_fail``, which detach the response, stop its timer, and give the connection
+a request goes through ``_finish`` or ``_fail``, which detach the response and give the connection
 back to its owner or close it. Message framing follows RFC 9112 §6; httptools never sees the end of the connection,
 so bodies delimited by it are recognised here.
 
@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_read_paused",
         "_response",
+        "_shortest_s",
         "_timer",
         "_transport",
         "_unread",
@@ -89,6 +90,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._timer: asyncio.TimerHandle | None = None
+        set_limits = [limit for limit in (limits.head_timeout_s, limits.silence_timeout_s) if limit is not None]
+        self._shortest_s = min(set_limits, default=None)
         self._body: memoryview | None = None  # what is left of the request body
         self._write_paused = self._read_paused = False
         self._unread = 0  # bytes of body that the consumer has not taken
@@ -119,8 +122,8 @@ class Connection(asyncio.Protocol):
         self._unread = 0
         response = self._response = Response(self._loop, self, reused=self.served > 0)
         self.served += 1
-        if self._limits.head_timeout_s is not None:
-            self._timer = self._loop.call_later(self._limits.head_timeout_s, self._head_overdue)
+        if self._timer is None and self._shortest_s is not None:
+            self._timer = self._loop.call_later(self._shortest_s, self._check_time)
         if len(body) <= SLICE:
             # uvloop sends both by one writev; asyncio joins them, which for this size costs less than a second send.
             transport.writelines((head, body) if body else (head,))
@@ -140,6 +143,9 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, without sending what is buffered. Idempotent."""
         self._detach()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -233,9 +239,6 @@ class Connection(asyncio.Protocol):
         # The parser says no to keep-alive wherever the end of the connection ends the body, so look only then.
         self._until_close = not keep and not _framed(headers)
         self._keep = keep and (self._limits.reuse is Reuse.ALWAYS or _has_length(headers))
-        self._stop_timer()
-        if self._limits.silence_timeout_s is not None:
-            self._timer = self._loop.call_later(self._limits.silence_timeout_s, self._check_silence)
         response.begin(status, headers)
         if self._head_request:
             self._complete = True  # whatever length the head announces: no body follows
@@ -302,33 +305,32 @@ class Connection(asyncio.Protocol):
     def _detach(self) -> None:
         self._response = None
         self._body = None
-        self._stop_timer()
 
     # Time-outs
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _check_time(self) -> None:
+        """Look whether a limit has passed, and set the timer again.
 
-    def _head_overdue(self) -> None:
+        One timer goes on for as long as the connection has requests; each byte only leaves its time. It never waits
+        longer than the shortest limit, so no limit that begins in between can pass unseen.
+        """
         self._timer = None
-        self._fail(TimedOut(f"{self._name}: no response head within {self._limits.head_timeout_s} s"))
-
-    def _check_silence(self) -> None:
-        """Fire only after true silence; re-arming a timer at every chunk would cost more than the chunk."""
-        response = self._response
-        limit = self._limits.silence_timeout_s
-        if response is None or limit is None:
-            return
-        # While we ourselves do not read, nothing can arrive: that silence is not the engine's.
-        since = self._loop.time() if self._read_paused else response.last_byte_at
-        left = since + limit - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check_silence)
+        response, shortest_s = self._response, self._shortest_s
+        if response is None or shortest_s is None:
+            return  # idle: the next request sets it
+        now = self._loop.time()
+        if response.status:
+            limit, what = self._limits.silence_timeout_s, "no byte of the response"
+            # While we ourselves do not read, nothing can arrive: that silence is not the engine's.
+            since = now if self._read_paused else response.last_byte_at
         else:
-            self._timer = None
-            self._fail(TimedOut(f"{self._name}: no byte of the response for {limit} s"))
+            limit, what = self._limits.head_timeout_s, "no response head"
+            since = response.sent_at
+        left = shortest_s if limit is None else since + limit - now
+        if left > 0:
+            self._timer = self._loop.call_later(min(left, shortest_s), self._check_time)
+        else:
+            self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

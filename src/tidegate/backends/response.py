@@ -94,7 +94,12 @@ class Response:
             BackendError: as ``try_read``.
         """
         while (data := self.try_read()) is None:
-            await self._wait()
+            waiter = self._next()
+            try:
+                await waiter
+            except BaseException:
+                self._left()
+                raise
         return data
 
     async def read_all(self, limit: int) -> bytes:
@@ -127,7 +132,12 @@ class Response:
         while not self.status:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            waiter = self._next()
+            try:
+                await waiter
+            except BaseException:
+                self._left()
+                raise
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The head is complete."""
@@ -161,13 +171,13 @@ class Response:
             if not waiter.done():  # it is when its task has been cancelled and has not run yet
                 waiter.set_result(None)
 
-    async def _wait(self) -> None:
+    def _next(self) -> asyncio.Future[None]:
         if self._waiter is not None:
             raise RuntimeError("a response has one reader")
         self._waiter = waiter = self._loop.create_future()
-        try:
-            await waiter
-        except BaseException:
-            self._waiter = None
-            self.abort()
-            raise
+        return waiter
+
+    def _left(self) -> None:
+        """The reader was cancelled."""
+        self._waiter = None
+        self.abort()
