@@ -19,7 +19,8 @@ tracebacks) would otherwise pile up. A full run takes 0.2 µs per live object: 5
 200,000 tickets above. The pause to the next one is ``SHARE`` times the length of the last, at least ``PAUSE_S``, so
 the loop stands still for at most one part in ``SHARE`` of the time however much is alive.
 
-What exists after start (modules, configuration: 100,000 objects and more) is frozen, so no run ever visits it again.
+What exists after start (modules, configuration: tens of thousands of objects) is frozen, so that no run ever visits it
+again.
 """
 
 from __future__ import annotations
