@@ -110,6 +110,13 @@ def test_verdict_is_not_kept_without_the_target_or_at_less_work(worse: RunReport
     assert judge(overloaded(), worse).code is Code.NOT_KEPT
 
 
+def test_a_fault_is_not_taken_for_a_refusal() -> None:
+    failed = run(*(answered(0, 0.3) for _ in range(10)), record(2, refused="http_500"), name="tidegate")
+    verdict = judge(overloaded(), failed)
+    assert verdict.code is Code.NOT_KEPT
+    assert "during the tidegate run (1 http_500)" in verdict.sentence
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

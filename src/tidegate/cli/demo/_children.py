@@ -77,12 +77,12 @@ async def _ready(child: asyncio.subprocess.Process, *, name: str, port: int, pat
     give_up = loop.time() + 20.0
     while loop.time() < give_up:
         if child.returncode is not None:
-            raise ChildError(f"the {name} ended with code {child.returncode}:\n{_tail(log)}")
+            raise ChildError(f"the {name} ended with code {child.returncode}:\n{tail(log)}")
         with contextlib.suppress(OSError, http.client.HTTPException):
             if (await get(port, path))[0] == 200:
                 return
         await asyncio.sleep(0.05)
-    raise ChildError(f"the {name} was not ready on port {port} within 20 s:\n{_tail(log)}")
+    raise ChildError(f"the {name} was not ready on port {port} within 20 s:\n{tail(log)}")
 
 
 async def _stop(child: asyncio.subprocess.Process) -> None:
@@ -99,5 +99,6 @@ async def _stop(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-def _tail(log: Path) -> str:
+def tail(log: Path) -> str:
+    """Return the last lines that a child printed."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-20:]) or "(it printed nothing)"

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tidegate.cli.demo._children import ChildError, free_ports, get, running
+from tidegate.cli.demo._children import ChildError, free_ports, get, running, tail
 from tidegate.cli.demo._load import Target, prepare, replay
 from tidegate.cli.demo._plan import Timetable, timetable
 from tidegate.cli.demo._record import Tally
@@ -63,13 +63,21 @@ async def _demo(console: Console, seconds: float, *, seed: int, stay: bool, as_j
                 await stack.enter_async_context(_started(setup, ports, work, screen, seed=seed))
                 after = await _measure(setup, ports, plan, screen, seed=seed)
             result = Result(fifo, after, judge(fifo, after), notes(fifo, after))
-            if as_json:
-                typer.echo(json.dumps(result.as_dict(), ensure_ascii=False, indent=2))
-            else:
-                show_result(console, result)
+            _tell(console, result, work, as_json=as_json)
             if stay:
                 await _stay(console, setup, ports)
     return result.verdict.code
+
+
+def _tell(console: Console, result: Result, work: Path, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result.as_dict(), ensure_ascii=False, indent=2))
+    else:
+        show_result(console, result)
+    for run in (result.fifo, result.tidegate):
+        if run.faults:
+            console.print(f"\nLast words of the gateway ({run.name}):", style="red")
+            console.print(tail(work / f"{run.name}.log"), markup=False, highlight=False)
 
 
 async def _run_fifo(work: Path, plan: Timetable, screen: Screen, *, seed: int) -> RunReport:

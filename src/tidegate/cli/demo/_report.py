@@ -26,6 +26,10 @@ MAX_CLIENT_LATE_S = 0.25
 """99th percentile by which the load generator may send late, likewise."""
 
 
+FAULTS = ("http_", "no_connection", "connection_lost", "broken_answer", "cut", "error_event")
+"""How the reasons begin that are faults of a part, not refusals by policy."""
+
+
 class Code(IntEnum):
     """Exit codes of the demo."""
 
@@ -100,6 +104,14 @@ class RunReport:
     late_p99_s: float
 
     @property
+    def faults(self) -> dict[str, int]:
+        """Requests that failed by a fault, by reason."""
+        found: Counter[str] = Counter()
+        for band in self.bands:
+            found.update({reason: n for reason, n in band.refused.items() if reason.startswith(FAULTS)})
+        return dict(found)
+
+    @property
     def busy(self) -> bool:
         """Whether the machine was too busy for the figures to mean anything."""
         return self.lag > MAX_LAG or self.late_p99_s > MAX_CLIENT_LATE_S
@@ -163,6 +175,11 @@ def judge(fifo: RunReport, tidegate: RunReport) -> Verdict:
                 f"No verdict: this machine was too busy during the {run.name} run (the simulated engine was late by "
                 f"{run.lag:.0%} of its step time, allowed {MAX_LAG:.0%}; requests left up to {run.late_p99_s:.2f} s "
                 f"late, allowed {MAX_CLIENT_LATE_S:g} s). Run it again when the machine is quieter.",
+            )
+        if run.faults:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(run.faults.items()))
+            return Verdict(
+                Code.NOT_KEPT, f"Not kept: requests failed during the {run.name} run ({reasons}): a fault, no refusal."
             )
     before, after = fifo.bands[0], tidegate.bands[0]
     if before.in_slo is None or after.in_slo is None or not fifo.work:
