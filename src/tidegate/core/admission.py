@@ -82,20 +82,27 @@ def enter(state: State, now: float, ticket: Ticket) -> Entry:
     """Queue a newcomer, whatever the capacities say."""
     pool = state.pools[ticket.pool]
     queue = pool.queues[min(ticket.band, len(pool.queues) - 1)]
-    expires = now + queue.spec.ttl_s
+    expires = now + queue.ttl_s
     if ticket.ttl_s is not None and now + ticket.ttl_s < expires:
         expires = now + ticket.ttl_s
     if ticket.deadline is not None and ticket.deadline < expires:
         expires = ticket.deadline
-    arrived = now if ticket.arrived is None or ticket.arrived > now else ticket.arrived
+    arrived = ticket.arrived
+    if arrived is None or arrived > now:
+        arrived = now
     state.entries += 1
-    tenant = state.tenants.get(ticket.tenant)
-    entry = Entry(ticket, tenant, state.entries, arrived=arrived, submitted=now, expires=expires)
+    flow = queue.flows.get(flow_key(ticket) if ticket.flow else ticket.tenant)
+    if flow is None:
+        tenant = state.tenants.get(ticket.tenant)
+        flow = _new_flow(state, queue, ticket, tenant)
+    else:
+        tenant = flow.tenant
+    entry = Entry(ticket, tenant, state.entries, arrived, now, expires)
     entry.band = queue.band
     state.live[ticket.id] = entry
     tenant.queued += 1
     state.waiting.enter(entry)
-    queue.add(entry, flow_of(state, queue, ticket, tenant), now)
+    queue.add(entry, flow, now)
     return entry
 
 
@@ -106,15 +113,13 @@ def flow_key(ticket: Ticket) -> str:
     return ticket.tenant
 
 
-def flow_of(state: State, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
-    """Find or open the flow of a ticket: its fairness id, else its tenant; beyond ``max_flows`` a shared one."""
-    key = flow_key(ticket)
-    flow = queue.flows.get(key)
-    if flow is None and state.tenants.flows >= state.policy.max_flows:
-        # Tenants with limits keep a flow of their own, else max_running could not park it alone.
-        key, tenant = (tenant.name, tenant) if tenant.known else ("\0", state.tenants.crowd)
-        flow = queue.flows.get(key)
-    return flow if flow is not None else queue.open(key, tenant)
+def _new_flow(state: State, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
+    """Open a flow for a ticket whose flow is not open; beyond ``max_flows`` take a shared one."""
+    if state.tenants.flows < state.policy.max_flows:
+        return queue.open(flow_key(ticket), tenant)
+    # Tenants with limits keep a flow of their own, else max_running could not park it alone.
+    key, owner = (tenant.name, tenant) if tenant.known else ("\0", state.tenants.crowd)
+    return queue.flows.get(key) or queue.open(key, owner)
 
 
 def confine(state: State, entry: Entry, actions: list[Action]) -> None:

@@ -88,9 +88,13 @@ class FairFlows:
         tag = flow.tag
         if tag > self.virtual:
             self.virtual = tag
-        flow.tag = tag + tokens / flow.tenant.weight
+        flow.tag = tag = tag + tokens / flow.tenant.weight
         flow.running += 1
         self.running += 1
+        order = self.order
+        if order[0][2] is flow and flow.order_no == order[0][1]:  # nearly always: it was its turn
+            flow.order_tag = tag
+            heapreplace(order, (tag, flow.order_no, flow))
         if self._idle:
             self._forgive()
 

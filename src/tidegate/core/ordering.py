@@ -59,7 +59,13 @@ class Entry(Linked):
     )
 
     def __init__(
-        self, ticket: Ticket, tenant: Tenant, seq: int, *, arrived: float, submitted: float, expires: float
+        self,
+        ticket: Ticket,
+        tenant: Tenant,
+        seq: int,
+        arrived: float,
+        submitted: float,
+        expires: float,
     ) -> None:
         self.ticket = ticket
         self.tenant = tenant
@@ -113,11 +119,11 @@ class Line:
     def add(self, entry: Entry) -> None:
         """Take in a waiting entry."""
         line = self.line
+        self.count += 1
         if line and entry.arrived < line[-1].arrived:
             insort(self.early, (-entry.arrived, -entry.seq, entry))
         else:
             line.append(entry)
-        self.count += 1
         if self.heap is not None:
             key = self.rule.key(entry)
             heappush(self.heap, (key, entry.seq, entry))

@@ -7,7 +7,7 @@ A decision is: what each band bids (``claims``), what is held (``gates``), which
 from __future__ import annotations
 
 from tidegate.core.actions import Action, Promote
-from tidegate.core.between import Between
+from tidegate.core.between import QuickBetween
 from tidegate.core.claims import Bids
 from tidegate.core.forecast import Drain
 from tidegate.core.gates import hold
@@ -51,7 +51,7 @@ class Pool:
             queue.obey(policy)
         renewed = _between(policy)
         if (renewed.floors, renewed.cap) != (self.between.floors, self.between.cap):
-            renewed.gap = [min(gap, join) for gap, join in zip(self.between.gap, renewed.join, strict=True)]
+            renewed.adopt(self.between.gap)
             self.between = renewed
 
     def _share(self, policy: Policy) -> None:
@@ -96,5 +96,5 @@ class Pool:
         return (1 + sum(queue.count for queue in self.queues[: band + 1])) / rate
 
 
-def _between(policy: Policy) -> Between:
-    return Between([band.floor for band in policy.bands], policy.overtake_cap)
+def _between(policy: Policy) -> QuickBetween:
+    return QuickBetween([band.floor for band in policy.bands], policy.overtake_cap)

@@ -36,7 +36,7 @@ class BandQueue(FairFlows):
 
     __slots__ = (
         "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "dispatches", "entered", "floors",
-        "newest_first", "oldest", "overtakes", "pool", "promotions", "spec", "stale",
+        "newest_first", "oldest", "overtakes", "pool", "promotions", "spec", "stale", "ttl_s",
     )  # fmt: skip
 
     def __init__(self, pool: str, band: int, policy: Policy) -> None:
@@ -55,6 +55,7 @@ class BandQueue(FairFlows):
     def obey(self, policy: Policy) -> None:
         """Take a new policy; each flow sorts itself when next touched."""
         self.spec: Band = policy.bands[self.band]
+        self.ttl_s = self.spec.ttl_s
         self.rule = Rule(self.spec.order, policy.sjf_aging)
         self.newest_first = self.spec.backlog_order is BacklogOrder.NEWEST_FIRST
         self.backlog_after_s = policy.backlog_after_s
@@ -74,11 +75,16 @@ class BandQueue(FairFlows):
         self.entered += 1
         if flow.rule is not self.rule:
             flow.obey(self.rule)
-        if not flow.count and flow.tag < self.virtual:
-            flow.tag = self.virtual
         flow.add(entry)
         if flow.count > flow.mark:
             self._mark(flow)
+        if flow.count == 1 or entry.arrived < flow.age_at:
+            self._wake(entry, flow)
+
+    def _wake(self, entry: Entry, flow: Flow) -> None:
+        """Let a flow bid that was empty, or whose oldest ticket is now ``entry``."""
+        if flow.count == 1 and flow.tag < self.virtual:
+            flow.tag = self.virtual
         if flow.tenant.parked:
             return
         if flow.order_no == NONE:
@@ -118,11 +124,11 @@ class BandQueue(FairFlows):
                 flow.obey(self.rule)
             entry = flow.newest() if self.newest_first and self.serves_newest(now) else flow.first()
         entry.state = RUNNING
-        self.charge(flow, entry.cost)
         flow.drop(entry)
         self.count -= 1
         if self.oldest is entry:
             self.stale = True
+        self.charge(flow, entry.cost)
         return entry
 
     def serves_newest(self, now: float) -> bool:
