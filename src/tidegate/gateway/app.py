@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from tidegate.classify import (
     Classifier,
     RawHeaders,
@@ -31,6 +33,8 @@ from tidegate.gateway.models import Models
 from tidegate.gateway.refusing import Refuser
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry.log import Log
+
+log = structlog.get_logger("tidegate.gateway")
 
 Scope = Mapping[str, Any]
 
@@ -80,6 +84,12 @@ class Gateway:
             if not scope["state"]["link"].gone:
                 raise
             call.left()
+        except Exception:  # the task's top: whatever it is, the client gets an answer and the log a trace
+            log.exception("request.fault", request_id=call.request_id)
+            if call.started:
+                scope["state"]["link"].cut()
+            else:
+                await self._refuser.fault(call, send)
         finally:
             self._log.request(call.line(self._clock.now(), self._clock.utc_now()))
 

@@ -1,8 +1,9 @@
 """The upstreams by name, what each is told, and which of them are up.
 
-The rule for health in this version, simple and honest: a backend that refuses connections is down at once; one that
-closed a connection without a byte, or is silent for too long, is asked; every backend that is down is asked once a
-second. The question is the list of its models; any answer below 500 within ``PROBE_TIMEOUT_S`` means up.
+The rule for health in this version, simple and honest: a backend that refuses connections, or that ends one without
+a byte of an answer while another backend of its pool is up, is down at once and asked at once; one that is silent for
+too long is asked too; every backend that is down is asked once a second. The question is the list of its models; any
+answer below 500 within ``PROBE_TIMEOUT_S`` means up.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ class Pools:
         """Learn from a request that got no answer."""
         if isinstance(error, Overloaded):  # says something of this machine only
             return
-        if not error.sent:
+        if not error.sent or self.has_another(backend):  # so that a second try goes elsewhere
             self._set(backend, up=False, why=str(error))
-        self.doubt(backend)
+        self._ask(backend)
 
     def doubt(self, backend: Backend) -> None:
         """Have a backend asked soon whether it is there."""
@@ -144,6 +145,8 @@ class Pools:
         backend.up = up
         log.warning("backend.up" if up else "backend.down", backend=backend.name, pool=backend.pool, why=why)
         self._driver.observe(Health(backend.name, up))
+        if not up:
+            self._wake.set()
 
 
 def _backend(pool: str, row: BackendSettings) -> Backend:

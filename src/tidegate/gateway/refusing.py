@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from tidegate.classify import Headers, RawHeaders, Refused, fallback_allowed, language
 from tidegate.config import Settings, ShedAnswer
 from tidegate.core import Outcome, Reason, Reject
@@ -106,6 +108,13 @@ class Refuser:
     async def failed(self, call: Call, send: Send, reason: Reason, detail: str, asked: Asked) -> None:
         """Answer a request that had a seat and got nothing from its backend."""
         await _send(call, send, self._answer(call, asked, reason, self._clock.now(), detail=detail))
+
+    async def fault(self, call: Call, send: Send) -> None:
+        """Answer where the gateway itself failed."""
+        call.ended(Outcome.FAILED)
+        error = {"message": "The gateway failed; see its log.", "type": "server_error", "param": None, "code": "fault"}
+        headers = [(b"content-type", b"application/json"), *call.headers(self._clock.now())]
+        await call.answer(send, 500, headers, msgspec.json.encode({"error": error}))
 
     def event(self, reason: Reason, detail: str, asked: Asked) -> bytes:
         """Give the event that ends a stream which cannot be finished."""
