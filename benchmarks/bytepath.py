@@ -29,14 +29,21 @@ from benchmarks import stub_engine
 from benchmarks.load import KEY, request_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-ROUNDS = 3
-PLAIN = 8_000
-STREAMS = 64
-LATENCY = 1_500
-START_S = 20.0
+START_S = 10.0
+SEATS = 256
 
 Command = Callable[[int, str], Sequence[str]]
 """Gives the command of a proxy from the port on which it shall listen and its backend's root url."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: rounds, and in each of them plain requests and streams; requests timed, once."""
+
+    rounds: int = 3
+    plain: int = 8_000
+    streams: int = 64
+    latency: int = 1_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +64,22 @@ class Figures:
         return f"p50 {p50:+.2f} ms, p99 {p99:+.2f} ms (direct {self.direct_p50_ms:.2f}, {self.direct_p99_ms:.2f})"
 
 
-def measure(command: Command) -> Figures:
+def measure(command: Command, size: Size = Size()) -> Figures:
     """Measure one proxy.
 
     Args:
         command: see ``Command``.
+        size: fewer make it quicker and less exact.
 
     Raises:
         RuntimeError: it did not start to answer, or answered wrongly.
     """
     with _stub() as engine, _proxy(command, engine) as (proxy, url):
-        _load("plain", PLAIN // 4, url)
+        _load("plain", size.plain // 4, url)
         _load("stream", 4, url)
-        plain = min(_plain_us(proxy, url) for _ in range(ROUNDS))
-        chunk = min(_chunk_us(proxy, url, plain) for _ in range(ROUNDS))
-        times = {name: seconds * 1e3 for name, seconds in _load("latency", LATENCY, engine, url).items()}
+        plain = min(_plain_us(proxy, url, size.plain) for _ in range(size.rounds))
+        chunk = min(_chunk_us(proxy, url, size.streams, plain) for _ in range(size.rounds))
+        times = {name: seconds * 1e3 for name, seconds in _load("latency", size.latency, engine, url).items()}
     return Figures(plain, chunk, times["p50_0"], times["p99_0"], times["p50_1"], times["p99_1"])
 
 
@@ -98,7 +106,7 @@ def bare_command(port: int, backend: str) -> Sequence[str]:
 def serve_command(folder: Path, port: int, backend: str) -> Sequence[str]:
     """Start the gateway with a key and a band, in front of an engine that always has a seat."""
     digest = hashlib.sha256(KEY.encode()).hexdigest()
-    engine = {"name": "stub", "url": backend, "engine": "openai", "seats": 4 * STREAMS}
+    engine = {"name": "stub", "url": backend, "engine": "openai", "seats": SEATS}
     settings = {
         "gateway": {"listen": f"127.0.0.1:{port}"},
         "control": {"listen": "127.0.0.1:0"},
@@ -113,18 +121,18 @@ def serve_command(folder: Path, port: int, backend: str) -> Sequence[str]:
 # One measurement
 
 
-def _plain_us(proxy: int, url: str) -> float:
+def _plain_us(proxy: int, url: str, count: int) -> float:
     before = _cpu_s(proxy)
-    found = _load("plain", PLAIN, url)
+    found = _load("plain", count, url)
     return (_cpu_s(proxy) - before) / found["requests"] * 1e6
 
 
-def _chunk_us(proxy: int, url: str, plain_us: float) -> float:
+def _chunk_us(proxy: int, url: str, streams: int, plain_us: float) -> float:
     """What each stream costs as a request is taken off, so that only its chunks are left."""
     before = _cpu_s(proxy)
-    found = _load("stream", STREAMS, url)
-    spent_us = (_cpu_s(proxy) - before) * 1e6 - STREAMS * plain_us
-    expected = STREAMS * (stub_engine.CHUNKS + 1)
+    found = _load("stream", streams, url)
+    spent_us = (_cpu_s(proxy) - before) * 1e6 - streams * plain_us
+    expected = streams * (stub_engine.CHUNKS + 1)
     if found["events"] != expected:
         raise RuntimeError(f"expected {expected} events from the proxy, came {found['events']:.0f}")
     if found["pieces"] < expected * 0.5:
@@ -206,6 +214,8 @@ def _await_answer(process: subprocess.Popen[str], url: str) -> None:
         try:
             with urllib.request.urlopen(request, timeout=5):
                 return
+        except urllib.error.HTTPError as error:
+            problem = f"{error}, {error.read()[:300]!r}"
         except (urllib.error.URLError, ConnectionError) as error:
             problem = str(error)
         time.sleep(0.05)

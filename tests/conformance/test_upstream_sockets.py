@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tidegate.backends import Broken, Reuse, Unavailable, Upstream
+from tidegate.backends import Broken, Reuse, TimedOut, Unavailable, Upstream
 
 pytestmark = pytest.mark.slow
 
@@ -241,6 +241,33 @@ def test_nobody_listens(run: Callable[..., None]) -> None:
             with pytest.raises(Unavailable) as caught:
                 await Upstream(f"http://127.0.0.1:{held.getsockname()[1]}").request(b"GET", b"/")
             assert not caught.value.sent
+
+    run(story())
+
+
+@pytest.mark.parametrize("how", ["limit", "cancel"])
+def test_a_tls_handshake_that_never_ends_leaves_no_connection(run: Callable[..., None], how: str) -> None:
+    async def story() -> None:
+        accepted = asyncio.Event()
+
+        async def silent(reader: Reader, writer: Writer) -> None:
+            accepted.set()
+            await reader.read()  # up to the client's end
+
+        async with engine(silent) as made:
+            upstream = Upstream(f"https://127.0.0.1:{made.port}", connect_timeout_s=0.05 if how == "limit" else 5.0)
+            task = asyncio.ensure_future(upstream.request(b"POST", b"/v1/x"))
+            if how == "limit":
+                with pytest.raises(TimedOut) as caught:
+                    await task
+                assert not caught.value.sent
+            else:
+                await accepted.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await made.empty()  # the server has seen the end
+            assert upstream.open == 0
 
     run(story())
 
