@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from tidegate.classify import ParsedBody, Refused, Route, fallback_allowed, is_given, parse_body
+from tidegate.classify import ParsedBody, Refused, Route, fallback_allowed, is_given, parse_body, route_of
 from tidegate.core import Reason
 
 MESSAGES = [{"role": "user", "content": "你好"}]
@@ -173,3 +173,10 @@ def test_is_given_ignores_empty_values() -> None:
     assert not is_given(body.response_format)
     assert is_given(body.seed)
     assert not is_given(body.user)
+
+
+def test_routes_are_found_by_their_path() -> None:
+    assert route_of("/v1/chat/completions") is Route.CHAT
+    assert route_of("/v1/responses") is Route.RESPONSES
+    assert route_of("/v1/rerank") is Route.OTHER
+    assert route_of("*") is Route.OTHER

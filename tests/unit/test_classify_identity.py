@@ -51,6 +51,8 @@ def test_a_tenant_has_what_the_file_says() -> None:
     [
         {b"authorization": b"Bearer sk-wrong"},
         {b"authorization": b"Basic c2s6c2s="},
+        {b"authorization": b"Basic sk-shop"},
+        {b"authorization": b"sk-shop"},
         {b"api-key": b"sk-wrong"},
         {b"authorization": b"Bearer sk-wrong", b"x-api-key": b"sk-lab"},
         {b"x-api-key": b"\xff\x00"},

@@ -103,7 +103,7 @@ JSON = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=8), children, max_size=4),
-    max_leaves=12,
+    max_leaves=6,
 )
 LIMITS = st.none() | st.integers(-5, 2000) | st.floats(0, 2000)
 KNOWN = st.fixed_dictionaries(
