@@ -32,8 +32,8 @@ def demo(
 ) -> None:
     """Overload a simulated engine, first through one FIFO queue, then through tidegate, and compare.
 
-    Ends with code 0 when tidegate kept p0 in its target, 1 when it did not or a part failed, 3 when this machine was
-    too busy to judge.
+    Ends with code 0 when tidegate kept p0 in its target, 1 when it did not or a part failed, 3 without a verdict: this
+    machine was too busy, or the runs too short.
     """
     console = Console(stderr=as_json)
     try:

@@ -31,11 +31,11 @@ FAULTS = ("http_", "no_connection", "connection_lost", "broken_answer", "cut", "
 
 
 class Code(IntEnum):
-    """Exit codes of the demo."""
+    """Exit codes of the demo: ``NO_VERDICT`` when the machine was too busy or the runs too short."""
 
     KEPT = 0
     NOT_KEPT = 1
-    TOO_BUSY = 3
+    NO_VERDICT = 3
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,7 +171,7 @@ def judge(fifo: RunReport, tidegate: RunReport) -> Verdict:
     for run in (fifo, tidegate):
         if run.busy:
             return Verdict(
-                Code.TOO_BUSY,
+                Code.NO_VERDICT,
                 f"No verdict: this machine was too busy during the {run.name} run (the simulated engine was late by "
                 f"{run.lag:.0%} of its step time, allowed {MAX_LAG:.0%}; requests left up to {run.late_p99_s:.2f} s "
                 f"late, allowed {MAX_CLIENT_LATE_S:g} s). Run it again when the machine is quieter.",
@@ -182,8 +182,10 @@ def judge(fifo: RunReport, tidegate: RunReport) -> Verdict:
                 Code.NOT_KEPT, f"Not kept: requests failed during the {run.name} run ({reasons}): a fault, no refusal."
             )
     before, after = fifo.bands[0], tidegate.bands[0]
-    if before.in_slo is None or after.in_slo is None or not fifo.work:
-        return Verdict(Code.TOO_BUSY, "No verdict: the runs were too short to decide anything; give more --seconds.")
+    if before.in_slo is None or after.in_slo is None or before.in_slo > 0.9 or not fifo.work:
+        return Verdict(
+            Code.NO_VERDICT, "No verdict: the runs were too short for a queue to build up; give more --seconds."
+        )
     kept = after.in_slo >= 0.95 and after.in_slo > before.in_slo and tidegate.work >= 0.9 * fifo.work
     facts = (
         f"at {fifo.offered:.1f} times what the engine can do, {after.in_slo:.0%} of the checkout questions "
