@@ -1,5 +1,6 @@
 """Virtual time: the engine model, arrivals, traces and the world that joins them with the scheduler."""
 
+from tidegate.simulation.arrivals import Request, fixed, gamma, merged, poisson, replayed, requests, stream_random
 from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.kv import BLOCK, KvPool
 from tidegate.simulation.profiles import DEFAULT_PROFILE, PROFILES, Profile, profile_named
@@ -11,6 +12,9 @@ from tidegate.simulation.sequences import (
     StepResult,
     WaitingOrder,
 )
+from tidegate.simulation.servers import EngineServer, FixedServer, Server
+from tidegate.simulation.traces import TraceError, TraceRow, read_trace
+from tidegate.simulation.world import Entry, Log, World, known_lengths
 
 __all__ = [
     "BLOCK",
@@ -19,11 +23,29 @@ __all__ = [
     "EngineCounters",
     "EngineModel",
     "EngineSequence",
+    "EngineServer",
     "EngineSignals",
+    "Entry",
+    "FixedServer",
     "KvPool",
+    "Log",
     "Profile",
+    "Request",
+    "Server",
     "Stage",
     "StepResult",
+    "TraceError",
+    "TraceRow",
     "WaitingOrder",
+    "World",
+    "fixed",
+    "gamma",
+    "known_lengths",
+    "merged",
+    "poisson",
     "profile_named",
+    "read_trace",
+    "replayed",
+    "requests",
+    "stream_random",
 ]

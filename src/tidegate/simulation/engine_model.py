@@ -58,7 +58,9 @@ class EngineModel:
             raise ValueError(f"kv_tokens: expected at least {BLOCK}, got {kv_tokens}")
         self.max_sequences = self.profile.max_sequences if max_sequences is None else max_sequences
         if not 1 <= self.max_sequences <= token_budget:
-            raise ValueError(f"max_sequences: expected 1 to the token budget ({token_budget}), got {self.max_sequences}")
+            raise ValueError(
+                f"max_sequences: expected 1 to the token budget ({token_budget}), got {self.max_sequences}"
+            )
         self.token_budget = token_budget
         self.order = order
         self.counters = EngineCounters()

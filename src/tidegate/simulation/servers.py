@@ -1,0 +1,112 @@
+"""What runs a dispatched request in a world: a plain server of fixed service time, or an engine replica.
+
+A server never reads a clock. The world tells it when something starts, asks ``next_event`` and calls ``advance`` then.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.simulation.arrivals import Request
+from tidegate.simulation.engine_model import EngineModel
+from tidegate.simulation.sequences import EngineSequence, StepResult
+
+NEVER = float("inf")
+
+
+class Progress(Protocol):
+    """Whom a server tells about the work with a number."""
+
+    def first_token(self, now: float, number: int) -> None:
+        """Its first token is out."""
+        ...
+
+    def finished(self, now: float, number: int) -> None:
+        """It is complete."""
+        ...
+
+
+class Server(Protocol):
+    """One upstream."""
+
+    def start(self, now: float, number: int, request: Request) -> None:
+        """Begin the work with this number."""
+        ...
+
+    def next_event(self) -> float:
+        """When ``advance`` has something to do, ``inf`` for never."""
+        ...
+
+    def advance(self, now: float, progress: Progress) -> None:
+        """Do what is due at ``now``; what finishes may start other work here at once."""
+        ...
+
+
+class FixedServer:
+    """Every request takes the same time, or what ``service_s`` says for it; its first token comes at the end."""
+
+    def __init__(self, service_s: float | Callable[[Request], float]) -> None:
+        self._service_s = service_s
+        self._ends: list[tuple[float, int]] = []
+
+    def start(self, now: float, number: int, request: Request) -> None:
+        """See ``Server``."""
+        service_s = self._service_s(request) if callable(self._service_s) else self._service_s
+        heapq.heappush(self._ends, (now + service_s, number))
+
+    def next_event(self) -> float:
+        """See ``Server``."""
+        return self._ends[0][0] if self._ends else NEVER
+
+    def advance(self, now: float, progress: Progress) -> None:
+        """See ``Server``."""
+        while self._ends and self._ends[0][0] <= now:
+            number = heapq.heappop(self._ends)[1]
+            progress.first_token(now, number)
+            progress.finished(now, number)
+
+
+class EngineServer:
+    """One engine replica; ``http_s`` passes between dispatch and its waiting list (HTTP and tokenising)."""
+
+    def __init__(self, model: EngineModel, *, http_s: float = 0.005) -> None:
+        self.model = model
+        self._http_s = http_s
+        self._coming: list[tuple[float, int, EngineSequence]] = []
+        self._order = itertools.count()
+        self._step: StepResult | None = None
+        self._step_end = NEVER
+
+    def start(self, now: float, number: int, request: Request) -> None:
+        """See ``Server``."""
+        sequence = EngineSequence(
+            str(number),
+            request.prompt_tokens,
+            request.output_tokens,
+            priority=request.band,
+            chain=request.chain,
+            unit_tokens=request.unit_tokens,
+        )
+        heapq.heappush(self._coming, (now + self._http_s, next(self._order), sequence))
+
+    def next_event(self) -> float:
+        """See ``Server``."""
+        return min(self._step_end, self._coming[0][0] if self._coming else NEVER)
+
+    def advance(self, now: float, progress: Progress) -> None:
+        """See ``Server``."""
+        if self._step is not None and self._step_end <= now:
+            step, self._step, self._step_end = self._step, None, NEVER
+            for sequence in step.prefilled:
+                if not sequence.preemptions:
+                    progress.first_token(now, int(sequence.id))
+            for sequence in step.finished:
+                progress.finished(now, int(sequence.id))
+        while self._coming and self._coming[0][0] <= now:
+            self.model.add(heapq.heappop(self._coming)[2], now)
+        if self._step is None and not self.model.idle:
+            self._step = self.model.step()
+            self._step_end = now + self._step.duration_s

@@ -1,0 +1,210 @@
+"""The world: arrivals, the scheduler and the servers joined on one virtual clock.
+
+The scheduler is the very one of the gateway. Events at the same instant happen in a fixed order: ends of work and
+steps, then arrivals, then the scheduler's own wake-ups; so the same arrivals and seeds give the same log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidegate.core import (
+    Action,
+    Dispatch,
+    Evict,
+    Lease,
+    Outcome,
+    Policy,
+    Reason,
+    Reject,
+    Release,
+    Scheduler,
+    Ticket,
+    Turn,
+    WorkEstimate,
+)
+from tidegate.simulation.arrivals import Request
+from tidegate.simulation.servers import NEVER, Server
+
+Estimate = Callable[[Request], WorkEstimate]
+
+
+class SchedulerLike(Protocol):
+    """The part of the scheduler that a world uses, so that a baseline can stand in for it."""
+
+    def submit(self, now: float, ticket: Ticket) -> list[Action]:
+        """See ``Scheduler``."""
+        ...
+
+    def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
+        """See ``Scheduler``."""
+        ...
+
+    def tick(self, now: float) -> list[Action]:
+        """See ``Scheduler``."""
+        ...
+
+    def next_wakeup(self) -> float | None:
+        """See ``Scheduler``."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What happened to one request. Times are seconds of the virtual clock, ``None`` for what did not happen.
+
+    Attributes:
+        request: what was offered.
+        ticket: what the scheduler was given.
+        dispatched: when it was sent upstream.
+        first_token: when its first token came.
+        finished: when its answer was complete.
+        outcome: how it ended; ``None`` when the run was cut before.
+        reason: why it was refused.
+        kind: turn, floor or overtake.
+        backend: where it ran.
+        contended: when it was dispatched, another band waited too.
+        passed: when it was dispatched, a higher band waited.
+    """
+
+    request: Request
+    ticket: Ticket
+    dispatched: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+    kind: Turn | None = None
+    backend: str = ""
+    contended: bool = False
+    passed: bool = False
+
+    @property
+    def wait_s(self) -> float:
+        """Queue wait of a dispatched request."""
+        assert self.dispatched is not None
+        return self.dispatched - self.request.at
+
+    @property
+    def total_s(self) -> float:
+        """Arrival to the end of the answer of a completed request."""
+        assert self.finished is not None
+        return self.finished - self.request.at
+
+
+@dataclass(slots=True)
+class Log:
+    """Everything that happened: entries in order of arrival, and those dispatched in order of dispatch."""
+
+    entries: list[Entry] = field(default_factory=list)
+    dispatched: list[Entry] = field(default_factory=list)
+    ended_at: float = 0.0
+
+    def of_band(self, band: int) -> list[Entry]:
+        """Entries of one band, in order of arrival."""
+        return [entry for entry in self.entries if entry.request.band == band]
+
+
+def known_lengths(request: Request) -> WorkEstimate:
+    """Estimate of a scheduler that knows lengths: the request's own numbers."""
+    return WorkEstimate(request.prompt_tokens, request.output_tokens)
+
+
+class World:
+    """One run. Build it, ``run`` it once, read the log."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerLike | Policy,
+        servers: Mapping[str, Server],
+        arrivals: Iterable[Request],
+        *,
+        estimate: Estimate = known_lengths,
+    ) -> None:
+        """Set the stage.
+
+        Args:
+            scheduler: what decides, or the policy of the scheduler to build.
+            servers: by the backend names of the policy.
+            arrivals: in order of time; read as the clock goes, so an endless stream is fine with ``until``.
+            estimate: what the scheduler is told of a request's size.
+        """
+        self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
+        self.log = Log()
+        self._servers = dict(servers)
+        self._arrivals = iter(arrivals)
+        self._estimate = estimate
+        self._leases: dict[int, Lease] = {}  # by number of the entry
+        self._waiting: dict[tuple[str, int], int] = {}  # by pool and band
+
+    def run(self, until: float = NEVER) -> Log:
+        """Run until nothing is left to happen, or to the last event before ``until``."""
+        servers = list(self._servers.values())
+        coming = next(self._arrivals, None)
+        while True:
+            work_at, server = NEVER, None
+            for one in servers:
+                at = one.next_event()
+                if at < work_at:
+                    work_at, server = at, one
+            arrive_at = NEVER if coming is None else coming.at
+            wake = self.scheduler.next_wakeup()
+            now = min(work_at, arrive_at, NEVER if wake is None else wake)
+            if now >= until or now == NEVER:
+                return self.log
+            self.log.ended_at = now
+            if server is not None and work_at <= now:
+                server.advance(now, self)
+            elif coming is not None and arrive_at <= now:
+                self._arrive(now, coming)
+                coming = next(self._arrivals, None)
+            else:
+                self._obey(now, self.scheduler.tick(now))
+
+    def first_token(self, now: float, number: int) -> None:
+        """See ``Progress``."""
+        self.log.entries[number].first_token = now
+
+    def finished(self, now: float, number: int) -> None:
+        """See ``Progress``."""
+        entry = self.log.entries[number]
+        entry.finished = now
+        entry.outcome = Outcome.COMPLETED
+        used = Release(Outcome.COMPLETED, entry.request.prompt_tokens, entry.request.output_tokens)
+        self._obey(now, self.scheduler.release(now, self._leases.pop(number).id, used))
+
+    def _arrive(self, now: float, request: Request) -> None:
+        number = len(self.log.entries)
+        ticket = Ticket(str(number), request.pool, request.band, request.tenant, self._estimate(request))
+        self.log.entries.append(Entry(request, ticket))
+        self._count(ticket, 1)
+        self._obey(now, self.scheduler.submit(now, ticket))
+
+    def _obey(self, now: float, actions: list[Action]) -> None:
+        for action in actions:
+            number = int(action.ticket.id)
+            entry = self.log.entries[number]
+            if isinstance(action, Dispatch):
+                self._note(entry, now, action.lease)
+                self._leases[number] = action.lease
+                self._servers[action.lease.backend].start(now, number, entry.request)
+            elif isinstance(action, Reject | Evict):
+                entry.outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
+                entry.reason = action.reason
+                entry.finished = now
+                self._count(action.ticket, -1)
+
+    def _note(self, entry: Entry, now: float, lease: Lease) -> None:
+        ticket = lease.ticket
+        others = [band for (pool, band), count in self._waiting.items() if pool == ticket.pool and count]
+        entry.contended = any(band != ticket.band for band in others)
+        entry.passed = any(band < ticket.band for band in others)
+        entry.dispatched, entry.kind, entry.backend = now, lease.kind, lease.backend
+        self._count(ticket, -1)
+        self.log.dispatched.append(entry)
+
+    def _count(self, ticket: Ticket, by: int) -> None:
+        key = (ticket.pool, ticket.band)
+        self._waiting[key] = self._waiting.get(key, 0) + by
