@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Reject
 from tidegate.core.claims import claim_of
+from tidegate.core.dispatching import deal
 from tidegate.core.fairness import Flow
 from tidegate.core.forecast import INFINITE, expected_wait
 from tidegate.core.gates import hold
 from tidegate.core.model import Reason, Ticket
-from tidegate.core.ordering import Entry
+from tidegate.core.ordering import GONE, WAITING, Entry
 from tidegate.core.policy import Full
 from tidegate.core.pools import Pool
 from tidegate.core.queues import BandQueue
@@ -22,45 +23,88 @@ from tidegate.core.state import MOST_EVICTIONS, State
 from tidegate.core.tenants import Tenant
 
 
-def refusal(state: State, now: float, ticket: Ticket) -> Reject | None:
-    """Refuse a newcomer that may not even be looked at; ``None`` when it may."""
+def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
+    """Dispatch, queue or reject a newcomer."""
+    pool = state.pools.get(ticket.pool)
+    if pool is None or not pool.seating.up or state.draining:
+        actions.append(_nowhere(state, pool, ticket))
+        return
+    queues, tenants, waiting = pool.queues, state.tenants, state.waiting
+    queue = queues[ticket.band] if ticket.band < len(queues) else queues[-1]
+    if queue.sheds or tenants.metered or ticket.ttl_s is not None or ticket.deadline is not None:
+        refused = _untimely(state, ticket) or _over_budget(state, ticket) or _hopeless(state, pool, queue, ticket)
+        if refused is not None:
+            actions.append(refused)
+            return
+    flow = queue.flows.get(flow_key(ticket) if ticket.flow else ticket.tenant)
+    if flow is None:
+        tenant = tenants.get(ticket.tenant)
+        flow = _new_flow(state, queue, ticket, tenant)
+    else:
+        tenant = flow.tenant
+    entry = _enter(state, ticket, queue, tenant)
+    queue.add(entry, flow, state.now)
+    if pool.seating.free > 0:
+        deal(state, pool, actions)
+    if entry.state == WAITING and (waiting.crowded or entry.line.count > queue.capacity or tenant.known):
+        _confine(state, entry, actions)
+    if tenant.known and entry.state != GONE:
+        tenant.charge(state.now, entry.cost)
+
+
+def _enter(state: State, ticket: Ticket, queue: BandQueue, tenant: Tenant) -> Entry:
+    """Count a newcomer in, whatever the capacities say."""
+    now = state.now
+    expires = now + queue.ttl_s
+    if ticket.ttl_s is not None and now + ticket.ttl_s < expires:
+        expires = now + ticket.ttl_s
+    if ticket.deadline is not None and ticket.deadline < expires:
+        expires = ticket.deadline
+    arrived = ticket.arrived
+    if arrived is None or arrived > now:
+        arrived = now
+    state.entries += 1
+    entry = Entry(ticket, tenant, state.entries, arrived, now, expires)
+    state.live[ticket.id] = entry
+    tenant.queued += 1
+    state.waiting.enter(entry, queue.band)
+    return entry
+
+
+def _nowhere(state: State, pool: Pool | None, ticket: Ticket) -> Reject:
     if state.draining:
         return Reject(ticket, Reason.DRAINING)
-    pool = state.pools.get(ticket.pool)
     if pool is None or not pool.known:
         return Reject(ticket, Reason.UNKNOWN_MODEL, None, f"no model named {ticket.pool!r} is configured")
-    if not pool.seating.up:
-        return Reject(ticket, Reason.NO_BACKEND, None, f"no backend of {ticket.pool!r} is up")
-    if ticket.deadline is not None and ticket.deadline <= now:
+    return Reject(ticket, Reason.NO_BACKEND, None, f"no backend of {ticket.pool!r} is up")
+
+
+def _untimely(state: State, ticket: Ticket) -> Reject | None:
+    if ticket.deadline is not None and ticket.deadline <= state.now:
         return Reject(ticket, Reason.EXPIRED, None, "the deadline had passed on arrival")
     if ticket.ttl_s is not None and ticket.ttl_s <= 0:
         return Reject(ticket, Reason.EXPIRED, None, "the time to wait had passed on arrival")
+    return None
+
+
+def _over_budget(state: State, ticket: Ticket) -> Reject | None:
     tenant = state.tenants.all.get(ticket.tenant)
-    if tenant is not None and tenant.known:
-        refused = _over_budget(tenant, ticket, now)
-        if refused is not None:
-            return refused
-    if state.policy.bands[min(ticket.band, len(pool.queues) - 1)].shed_hopeless:
-        return _hopeless(state, pool, ticket, now)
-    return None
-
-
-def _over_budget(tenant: Tenant, ticket: Ticket, now: float) -> Reject | None:
+    if tenant is None:
+        return None
     for budget, unit in ((tenant.requests, "requests"), (tenant.tokens, "tokens")):
-        if budget is not None and not budget.open(now):
+        if budget is not None and not budget.open(state.now):
             detail = f"the limit of {budget.limit} {unit} per minute is reached"
-            return Reject(ticket, Reason.TENANT_LIMIT, budget.open_in_s(now), detail)
+            return Reject(ticket, Reason.TENANT_LIMIT, budget.open_in_s(state.now), detail)
     return None
 
 
-def _hopeless(state: State, pool: Pool, ticket: Ticket, now: float) -> Reject | None:
+def _hopeless(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
     """Refuse what would wait longer than half its first-token target, its TTL or its client's deadline."""
-    band = min(ticket.band, len(pool.queues) - 1)
-    queue = pool.queues[band]
-    if pool.seating.free > 0 and hold(pool.seating, band) is None:
-        return None  # a seat is free and nothing that may run waits for it
+    if not queue.sheds or (pool.seating.free > 0 and hold(pool.seating, queue.band) is None):
+        return None  # with a free seat that it may use, it does not wait
+    now = state.now
     flow = queue.flows.get(flow_key(ticket))
-    wait_s = expected_wait(pool, state.policy, band, backlog=flow.count if flow else None, now=now)
+    wait_s = expected_wait(pool, state.policy, queue.band, backlog=flow.count if flow else None, now=now)
     slo_s = queue.spec.ttft_slo_s
     limit_s = min(_patience(queue, ticket, now), INFINITE if slo_s is None else slo_s / 2)
     if wait_s is None or wait_s <= limit_s:
@@ -76,34 +120,6 @@ def _patience(queue: BandQueue, ticket: Ticket, now: float) -> float:
     if ticket.deadline is not None and ticket.deadline - now < wait_s:
         wait_s = ticket.deadline - now
     return wait_s
-
-
-def enter(state: State, now: float, ticket: Ticket) -> Entry:
-    """Queue a newcomer, whatever the capacities say."""
-    pool = state.pools[ticket.pool]
-    queue = pool.queues[min(ticket.band, len(pool.queues) - 1)]
-    expires = now + queue.ttl_s
-    if ticket.ttl_s is not None and now + ticket.ttl_s < expires:
-        expires = now + ticket.ttl_s
-    if ticket.deadline is not None and ticket.deadline < expires:
-        expires = ticket.deadline
-    arrived = ticket.arrived
-    if arrived is None or arrived > now:
-        arrived = now
-    state.entries += 1
-    flow = queue.flows.get(flow_key(ticket) if ticket.flow else ticket.tenant)
-    if flow is None:
-        tenant = state.tenants.get(ticket.tenant)
-        flow = _new_flow(state, queue, ticket, tenant)
-    else:
-        tenant = flow.tenant
-    entry = Entry(ticket, tenant, state.entries, arrived, now, expires)
-    entry.band = queue.band
-    state.live[ticket.id] = entry
-    tenant.queued += 1
-    state.waiting.enter(entry)
-    queue.add(entry, flow, now)
-    return entry
 
 
 def flow_key(ticket: Ticket) -> str:
@@ -122,42 +138,41 @@ def _new_flow(state: State, queue: BandQueue, ticket: Ticket, tenant: Tenant) ->
     return queue.flows.get(key) or queue.open(key, owner)
 
 
-def confine(state: State, entry: Entry, actions: list[Action]) -> None:
+def _confine(state: State, entry: Entry, actions: list[Action]) -> None:
     """Apply the capacities to a newcomer that still waits: it, or others, may have to go."""
-    waiting, policy = state.waiting, state.policy
-    band = waiting.bands[entry.band]
-    spec = policy.bands[entry.band]
-    limit = entry.tenant.spec.max_queued
-    if limit is not None and entry.tenant.queued > limit:
-        refuse(state, entry, Reason.TENANT_LIMIT, actions, f"more than {limit} requests of this tenant wait")
+    waiting, tenant = state.waiting, entry.tenant
+    limit = tenant.spec.max_queued
+    if limit is not None and tenant.queued > limit:
+        _refuse(state, entry, Reason.TENANT_LIMIT, actions, f"more than {limit} requests of this tenant wait")
         return
-    if band.count > spec.capacity:
-        oldest = band.oldest()
+    spec = entry.queue.spec
+    if entry.line.count > spec.capacity:
+        oldest = entry.line.oldest()
         if spec.full is Full.REJECT_NEWEST or oldest is entry or oldest is None:
-            refuse(state, entry, Reason.QUEUE_FULL, actions, f"band {spec.name} is full")
+            _refuse(state, entry, Reason.QUEUE_FULL, actions, f"band {spec.name} is full")
             return
         state.evict(oldest, Reason.DISPLACED, actions)
-    if waiting.total > policy.queue_capacity or waiting.bytes > policy.queue_bytes:
+    if waiting.crowded:
         _make_room(state, entry, actions)
 
 
-def refuse(state: State, entry: Entry, reason: Reason, actions: list[Action], detail: str) -> None:
+def _refuse(state: State, entry: Entry, reason: Reason, actions: list[Action], detail: str) -> None:
     """Take a newcomer out again and reject it."""
     state.remove(entry)
-    actions.append(Reject(entry.ticket, reason, state.pools[entry.queue.pool].retry_after(entry.band), detail))
+    actions.append(Reject(entry.ticket, reason, state.pools[entry.queue.pool].retry_after(entry.queue.band), detail))
 
 
 def _make_room(state: State, entry: Entry, actions: list[Action]) -> None:
     waiting, policy = state.waiting, state.policy
     total = max(policy.queue_capacity, waiting.total - 1)
     size = max(policy.queue_bytes, waiting.bytes - entry.ticket.size_bytes)
-    if waiting.bytes - sum(band.bytes for band in waiting.bands[entry.band + 1 :]) > size:
-        refuse(state, entry, Reason.QUEUE_FULL, actions, "the bytes of waiting requests are at their limit")
+    if waiting.bytes - sum(band.bytes for band in waiting.bands[entry.queue.band + 1 :]) > size:
+        _refuse(state, entry, Reason.QUEUE_FULL, actions, "the bytes of waiting requests are at their limit")
         return
     while waiting.total > total or waiting.bytes > size:
         victim = _victim(state, entry.queue.band) if len(actions) < MOST_EVICTIONS else None
         if victim is None:
-            refuse(state, entry, Reason.QUEUE_FULL, actions, "the queue is full and nothing lower waits")
+            _refuse(state, entry, Reason.QUEUE_FULL, actions, "the queue is full and nothing lower waits")
             return
         state.evict(victim, Reason.DISPLACED, actions)
 

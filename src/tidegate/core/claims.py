@@ -41,7 +41,7 @@ def claim_of(entry: Entry, now: float) -> Claim:
     after = queue.spec.promote_after_s
     if queue.band and after is not None and now - entry.arrived > after:
         return Claim(queue.band - 1, entry.arrived, "age")
-    return Claim(queue.band, entry.arrived, "own" if queue.band == entry.band else "lent")
+    return Claim(queue.band, entry.arrived, "own" if queue.band == entry.ticket.band else "lent")
 
 
 class Bids:
@@ -68,7 +68,7 @@ class Bids:
         fresh: list[Entry] = []
         weights, rates, promote = self._weights, self._rates, self._promote
         for band, queue in enumerate(queues):
-            head = queue.head() if queue.count else None
+            head = queue.head() if queue.stale else queue.oldest
             if head is None:
                 claim[band] = None
                 continue

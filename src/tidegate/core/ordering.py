@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.core.queues import BandQueue
     from tidegate.core.routing import Backend
     from tidegate.core.tenants import Tenant
+    from tidegate.core.waiting import BandList
 
 WAITING, RUNNING, GONE = 0, 1, 2
 _SLACK = 32  # dead entries that are not worth a sweep
@@ -43,12 +44,12 @@ class Entry(Linked):
     __slots__ = (
         "arrived",
         "backend",
-        "band",
         "cost",
         "early",
         "expires",
         "flow",
         "lease",
+        "line",
         "promoted",
         "queue",
         "seq",
@@ -73,7 +74,6 @@ class Entry(Linked):
         self.arrived = arrived
         self.submitted = submitted
         self.expires = expires
-        self.band = ticket.band
         work = ticket.work
         self.cost = work.input_tokens + work.output_tokens or 1
         self.state = WAITING
@@ -81,6 +81,7 @@ class Entry(Linked):
         self.early = False  # expires before tickets of its band that entered earlier
         self.flow: Flow
         self.queue: BandQueue
+        self.line: BandList
         self.lease: Lease
         self.backend: Backend
 
@@ -184,6 +185,26 @@ class Line:
             heappop(heap)
             self.heap_dead -= 1
         return heap[0][2]
+
+    def pop_first(self) -> Entry:
+        """Take the entry that the order serves next for a seat."""
+        line = self.line
+        if self.heap is None and not self.early and not line[0].state:
+            entry = line.popleft()
+            entry.state = RUNNING
+            self.count -= 1
+            return entry
+        entry = self.first()
+        entry.state = RUNNING
+        self.drop(entry)
+        return entry
+
+    def pop_newest(self) -> Entry:
+        """Take the entry that arrived last for a seat."""
+        entry = self.newest()
+        entry.state = RUNNING
+        self.drop(entry)
+        return entry
 
     def last(self) -> Entry:
         """Return the entry that ``sjf`` serves last, else the newest. The line must not be empty."""

@@ -18,12 +18,24 @@ from tidegate.core.queues import BandQueue
 from tidegate.core.routing import Seating
 from tidegate.core.shares import Shares
 
+TURN = Turn.TURN
+
 
 class Pool:
     """The queues and accounts of one ``models`` entry. ``known``: the policy still has it."""
 
     __slots__ = (
-        "_bids", "_by_tokens", "_claim", "_gated", "_held", "_shares", "between", "drain", "known", "name", "queues",
+        "_bids",
+        "_by_tokens",
+        "_claim",
+        "_free",
+        "_gated",
+        "_shares",
+        "between",
+        "drain",
+        "known",
+        "name",
+        "queues",
         "seating",
     )  # fmt: skip
 
@@ -34,7 +46,7 @@ class Pool:
         self.queues = [BandQueue(name, band, policy) for band in range(len(policy.bands))]
         self.between = _between(policy)
         self._claim: list[float | None] = [None] * len(policy.bands)
-        self._held: list[str | None] = [None] * len(policy.bands)
+        self._free: list[str | None] = [None] * len(policy.bands)
         self._shares: Shares | None = None
         self._gated = [False] * len(policy.bands)
         self.obey(spec, policy)
@@ -43,7 +55,6 @@ class Pool:
         """Take a new policy; ``spec`` is ``None`` when the pool is no longer in it."""
         self.known = spec is not None
         self.seating.obey(spec, policy.bands)
-        self._held = [None] * len(policy.bands)
         self._bids = Bids(policy)
         self._by_tokens = policy.unit is Unit.TOKENS
         self._share(policy)
@@ -63,15 +74,11 @@ class Pool:
 
     def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
         """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
-        claim, held, seating = self._claim, self._held, self.seating
+        claim, seating, shares = self._claim, self.seating, self._shares
         fresh = self._bids.fill(claim, self.queues, now)
         if fresh:
             actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in fresh)
-        if seating.limited:
-            for band in range(len(held)):
-                gate = hold(seating, band)
-                held[band] = gate.kind if gate else None
-        shares = self._shares
+        held = self._holds() if seating.limited else self._free
         wanted = shares.wanted(claim, held) if shares else None
         chosen = self.between.decide(claim, self._gated, held, wanted)
         if chosen is None:
@@ -79,14 +86,22 @@ class Pool:
         band, kind = chosen
         queue = self.queues[band]
         queue.dispatches += 1
-        if kind is Turn.OVERTAKE:
-            queue.overtakes += 1
-        elif kind is Turn.FLOOR:
-            queue.floors += 1
+        if kind is not TURN:
+            self._count(queue, kind)
         entry = queue.take(kind, now)
         if shares:
             shares.charge(band, entry.cost if self._by_tokens else 1)
         return entry, kind, band
+
+    def _holds(self) -> list[str | None]:
+        gates = [hold(self.seating, band) for band in range(len(self.queues))]
+        return [gate.kind if gate else None for gate in gates]
+
+    def _count(self, queue: BandQueue, kind: Turn) -> None:
+        if kind is Turn.OVERTAKE:
+            queue.overtakes += 1
+        else:
+            queue.floors += 1
 
     def retry_after(self, band: int) -> float | None:
         """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown."""

@@ -35,8 +35,8 @@ class BandQueue(FairFlows):
     """
 
     __slots__ = (
-        "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "dispatches", "entered", "floors",
-        "newest_first", "oldest", "overtakes", "pool", "promotions", "spec", "stale", "ttl_s",
+        "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "capacity", "dispatches", "entered",
+        "floors", "newest_first", "oldest", "overtakes", "pool", "promotions", "sheds", "spec", "stale", "ttl_s",
     )  # fmt: skip
 
     def __init__(self, pool: str, band: int, policy: Policy) -> None:
@@ -55,7 +55,8 @@ class BandQueue(FairFlows):
     def obey(self, policy: Policy) -> None:
         """Take a new policy; each flow sorts itself when next touched."""
         self.spec: Band = policy.bands[self.band]
-        self.ttl_s = self.spec.ttl_s
+        self.ttl_s, self.capacity = self.spec.ttl_s, self.spec.capacity
+        self.sheds = self.spec.shed_hopeless
         self.rule = Rule(self.spec.order, policy.sjf_aging)
         self.newest_first = self.spec.backlog_order is BacklogOrder.NEWEST_FIRST
         self.backlog_after_s = policy.backlog_after_s
@@ -118,13 +119,15 @@ class BandQueue(FairFlows):
             head = self.head()
             assert head is not None
             entry, flow = head, head.flow
+            entry.state = RUNNING
+            flow.drop(entry)
         else:
-            flow = self.next_flow()
+            tag, number, flow = self.order[0]
+            if flow.order_no != number or flow.tag != tag or not flow.count or flow.tenant.parked:
+                flow = self.next_flow()
             if flow.rule is not self.rule:
                 flow.obey(self.rule)
-            entry = flow.newest() if self.newest_first and self.serves_newest(now) else flow.first()
-        entry.state = RUNNING
-        flow.drop(entry)
+            entry = flow.pop_newest() if self.newest_first and self.serves_newest(now) else flow.pop_first()
         self.count -= 1
         if self.oldest is entry:
             self.stale = True

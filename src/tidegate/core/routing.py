@@ -64,20 +64,17 @@ class Seating:
         self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else float("inf") for band in self.bands]
         self.limited = any(self.least_free) or any(band.ceiling < 1 for band in self.bands)
 
-    def pick(self) -> Backend:
-        """Return the backend with a free seat and the least outstanding tokens. One must be free."""
-        backends = self.backends
-        if len(backends) == 1:
-            return backends[0]
-        free = [backend for backend in backends if backend.up and backend.running < backend.seats]
-        return min(free, key=lambda backend: backend.outstanding)
-
-    def seat(self, backend: Backend, tokens: int) -> None:
-        """Take a free seat."""
+    def seat(self, tokens: int) -> Backend:
+        """Take a seat on the backend with the least outstanding tokens; one must be free."""
+        backend = self.backends[0]
+        if len(self.backends) > 1:
+            free = [each for each in self.backends if each.up and each.running < each.seats]
+            backend = min(free, key=lambda each: each.outstanding)
         backend.running += 1
         backend.outstanding += tokens
         self.taken += 1
         self.free -= 1
+        return backend
 
     def unseat(self, backend: Backend, tokens: int) -> None:
         """Give a seat back; it is free again unless the backend is down or has fewer seats now."""

@@ -7,14 +7,14 @@ that was submitted ends in exactly one of: a ``Reject``, an ``Evict``, a ``cance
 
 from __future__ import annotations
 
-from tidegate.core import admission
 from tidegate.core.actions import Action
+from tidegate.core.admission import arrive
 from tidegate.core.dispatching import deal, finish
 from tidegate.core.errors import TidegateError
 from tidegate.core.gates import Gate, hold
 from tidegate.core.housekeeping import sweep, wakeup
 from tidegate.core.model import Release, Ticket
-from tidegate.core.ordering import GONE, WAITING
+from tidegate.core.ordering import WAITING
 from tidegate.core.policy import Policy
 from tidegate.core.signals import Drain, Health, Seats, Signal
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
@@ -44,21 +44,12 @@ class Scheduler:
         """
         state = self._state
         actions: list[Action] = []
-        self._begin(now, actions)
+        if now <= state.now or now >= state.waiting.wake or state.draining:
+            now = self._begin(now, actions)
+        state.now = now
         if ticket.id in state.live:
             raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
-        refused = admission.refusal(state, state.now, ticket)
-        if refused is not None:
-            actions.append(refused)
-            return actions
-        entry = admission.enter(state, state.now, ticket)
-        pool = state.pools[ticket.pool]
-        if pool.seating.free > 0:
-            deal(state, pool, actions)
-        if entry.state == WAITING:
-            admission.confine(state, entry, actions)
-        if entry.state != GONE and entry.tenant.known:
-            entry.tenant.charge(state.now, entry.cost)
+        arrive(state, ticket, actions)
         return actions
 
     def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
@@ -68,7 +59,9 @@ class Scheduler:
         if entry is None:
             return []
         actions: list[Action] = []
-        self._begin(now, actions)
+        if now <= state.now or now >= state.waiting.wake or state.draining:
+            now = self._begin(now, actions)
+        state.now = now
         finish(state, entry, release, actions)
         return actions
 
@@ -132,8 +125,8 @@ class Scheduler:
         """Return what stops a band from starting work now, ``None`` when nothing does."""
         return hold(self._state.pools[pool].seating, band)
 
-    def _begin(self, now: float, actions: list[Action]) -> None:
-        """Move time on, never back, and do what is due by then before anything else."""
+    def _begin(self, now: float, actions: list[Action]) -> float:
+        """Move time on, never back, and do what is due by then before anything else; return the time it is."""
         state = self._state
         if now > state.now:
             state.now = now
@@ -142,6 +135,7 @@ class Scheduler:
             state.behind = not sweep(state, actions)
             if behind and not state.behind:
                 self._deal_all(actions)
+        return state.now
 
     def _deal_all(self, actions: list[Action]) -> None:
         for pool in self._state.pools.values():

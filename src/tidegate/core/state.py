@@ -37,7 +37,7 @@ class State:
         self.live: dict[str, Entry] = {}
         self.running: dict[int, Entry] = {}
         self.tenants = Tenants(policy.tenants)
-        self.waiting = Waiting(len(policy.bands))
+        self.waiting = Waiting(policy)
         self.pools = {spec.name: Pool(spec.name, spec, policy) for spec in policy.pools}
         self.backends: dict[str, Backend] = {}
         self._index_backends()
@@ -52,6 +52,7 @@ class State:
         if names != [band.name for band in self.policy.bands]:
             raise PolicyError("policy.bands", f"expected the same bands while running, got {', '.join(names)}")
         self.policy = policy
+        self.waiting.obey(policy)
         self.tenants.obey(policy.tenants, self.now)
         named = {spec.name: spec for spec in policy.pools}
         for pool in self.pools.values():
@@ -64,7 +65,7 @@ class State:
         """Refuse a waiting ticket."""
         self.remove(entry)
         entry.tenant.give_back(entry.submitted, entry.cost)
-        retry_after_s = self.pools[entry.queue.pool].retry_after(entry.band)
+        retry_after_s = self.pools[entry.queue.pool].retry_after(entry.queue.band)
         actions.append(Evict(entry.ticket, reason, retry_after_s, detail))
 
     def remove(self, entry: Entry) -> None:

@@ -61,17 +61,6 @@ class Tenant:
         if self.tokens is not None:
             self.tokens.settle(charged_at, tokens)
 
-    def started(self) -> None:
-        """Count one more running ticket; park at the limit."""
-        self.running += 1
-        if self.limit is not None:
-            self.settle()
-
-    def finished(self) -> bool:
-        """Count one running ticket less; return whether the tenant's flows may run again."""
-        self.running -= 1
-        return self.limit is not None and self.settle()
-
     def opened(self, flow: Flow) -> None:
         """Note that one of the tenant's flows was opened."""
         self.flows[flow] = None
@@ -100,13 +89,15 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants with work here or with a ``TenantSpec``; ``flows`` counts the open flows of all."""
+    """All tenants with work here or with a ``TenantSpec``; ``flows`` counts the open flows of all.
+    ``metered``: some have quotas."""
 
-    __slots__ = ("all", "crowd", "flows")
+    __slots__ = ("all", "crowd", "flows", "metered")
 
     def __init__(self, specs: tuple[TenantSpec, ...]) -> None:
         self.all: dict[str, Tenant] = {}
         self.flows = 0
+        self.metered = False
         self.crowd = Tenant(TenantSpec(""), self, known=True)  # owns the shared flows beyond max_flows
         self.obey(specs, 0.0)
 
@@ -119,6 +110,7 @@ class Tenants:
 
     def obey(self, specs: tuple[TenantSpec, ...], now: float) -> None:
         """Take new limits for all tenants; raised ones unpark at once."""
+        self.metered = any(spec.requests_per_minute is not None or spec.tokens_per_minute is not None for spec in specs)
         named = {spec.name: spec for spec in specs}
         for name, spec in named.items():
             self.get(name).obey(spec, known=True, now=now)

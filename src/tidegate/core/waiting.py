@@ -10,6 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from tidegate.core.ordering import Entry, Linked
+from tidegate.core.policy import Policy
 
 NEVER = float("inf")
 _SLACK = 64
@@ -38,27 +39,35 @@ class BandList:
 
 
 class Waiting:
-    """All waiting tickets. ``wake`` is never later than the next expiry."""
+    """All waiting tickets. ``wake`` is never later than the next expiry; ``crowded``: over a bound of the whole."""
 
-    __slots__ = ("_early", "_early_dead", "bands", "bytes", "total", "wake")
+    __slots__ = ("_capacity", "_early", "_early_dead", "_most_bytes", "bands", "bytes", "crowded", "total", "wake")
 
-    def __init__(self, bands: int) -> None:
-        self.bands = [BandList() for _ in range(bands)]
+    def __init__(self, policy: Policy) -> None:
+        self.bands = [BandList() for _ in policy.bands]
         self.total = 0
         self.bytes = 0
         self.wake = NEVER
         self._early: list[tuple[float, int, Entry]] = []
         self._early_dead = 0
+        self.obey(policy)
 
-    def enter(self, entry: Entry) -> None:
+    def obey(self, policy: Policy) -> None:
+        """Take new bounds; what waits stays."""
+        self._capacity, self._most_bytes = policy.queue_capacity, policy.queue_bytes
+        self.crowded = self.total > self._capacity or self.bytes > self._most_bytes
+
+    def enter(self, entry: Entry, index: int) -> None:
         """Count a ticket in."""
-        ticket = entry.ticket
-        size = ticket.size_bytes
+        band = entry.line = self.bands[index]
         self.total += 1
-        self.bytes += size
-        band = self.bands[entry.band]
         band.count += 1
-        band.bytes += size
+        size = entry.ticket.size_bytes
+        if size:
+            self.bytes += size
+            band.bytes += size
+        if self.total > self._capacity or self.bytes > self._most_bytes:
+            self.crowded = True
         ends = band.ends
         last = ends.before
         entry.before, entry.after = last, ends
@@ -74,13 +83,15 @@ class Waiting:
 
     def leave(self, entry: Entry) -> None:
         """Count a ticket out."""
-        ticket = entry.ticket
-        size = ticket.size_bytes
+        band = entry.line
         self.total -= 1
-        self.bytes -= size
-        band = self.bands[entry.band]
         band.count -= 1
-        band.bytes -= size
+        size = entry.ticket.size_bytes
+        if size:
+            self.bytes -= size
+            band.bytes -= size
+        if self.crowded:
+            self.crowded = self.total > self._capacity or self.bytes > self._most_bytes
         before, after = entry.before, entry.after
         before.after, after.before = after, before
         entry.before = entry.after = NOBODY
