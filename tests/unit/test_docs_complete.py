@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import typing
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -133,6 +134,12 @@ def test_pictures_are_well_formed() -> None:
         assert ET.parse(picture).getroot().tag.endswith("svg")
 
 
+def test_the_drawn_result_is_the_measured_one() -> None:
+    images = ROOT / "docs" / "images"
+    draw = runpy.run_path(str(images / "draw_demo.py"))["draw"]
+    assert draw(json.loads((images / "demo.json").read_text(encoding="utf-8"))) == read(images / "demo.svg")
+
+
 def test_the_worked_example_of_the_cap_is_right() -> None:
     text = read(ROOT / "docs" / "explanation" / "next-ticket.md")
     caught_up_ms = (P0.weight - P2.weight) / P2.aging_per_ms
@@ -145,7 +152,7 @@ def test_the_worked_example_of_the_cap_is_right() -> None:
 
 
 def test_measured_figures_come_from_the_measured_run() -> None:
-    result = json.loads((ROOT / "docs" / "images" / "demo.json").read_text())
+    result = json.loads((ROOT / "docs" / "images" / "demo.json").read_text(encoding="utf-8"))
     text = read(ROOT / "README.md")
     for run in ("fifo", "tidegate"):
         for band in result[run]["bands"]:
