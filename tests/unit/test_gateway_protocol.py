@@ -30,6 +30,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 80)})
         self.written = b""
         self.closed = False
+        self.ended = False
         self.aborted = False
         self.reading = True
         self.protocol: ClientProtocol | None = None
@@ -45,6 +46,12 @@ class FakeTransport(asyncio.Transport):
             self.closed = True
             assert self.protocol is not None
             self.protocol.connection_lost(None)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def abort(self) -> None:
         self.aborted = True
@@ -190,7 +197,7 @@ async def test_a_head_over_the_limit_is_refused(pieces: int) -> None:
     for start in range(0, len(data), step):
         protocol.data_received(data[start : start + step])
     status, error = answer(transport)
-    assert (status, error["code"], transport.closed) == (431, "too_large", True)
+    assert (status, error["code"], transport.ended) == (431, "too_large", True)
     assert "1000 bytes" in error["message"]
 
 
@@ -221,7 +228,7 @@ async def test_ambiguous_requests_are_refused(data: bytes) -> None:
     protocol.data_received(data)
     await turn()
     status, error = answer(transport)
-    assert (status, error["type"], transport.closed) == (400, "invalid_request_error", True)
+    assert (status, error["type"], transport.ended) == (400, "invalid_request_error", True)
 
 
 async def test_one_connection_too_many_is_told_so() -> None:
@@ -230,7 +237,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
     _, second = rig.connect()
     assert not first.closed
     status, error = answer(second)
-    assert (status, error["code"], second.closed) == (503, "too_many_connections", True)
+    assert (status, error["code"], second.ended) == (503, "too_many_connections", True)
     first.close()
 
 
@@ -250,10 +257,44 @@ async def test_a_body_that_stops_is_cut_and_the_request_learns_it() -> None:
     protocol, transport = rig.connect()
     protocol.data_received(POST % 10 + b"abc")
     await turn()
-    sweep(rig.state.connections, protocol.loop.time() + 31)
+    now = protocol.loop.time()
+    sweep(rig.state.connections, now + 31)
     assert answer(transport)[0] == 408
+    sweep(rig.state.connections, now + 31 + 3)
     await turn()
+    assert transport.aborted
     assert not rig.state.tasks
+
+
+async def test_an_answer_before_the_end_of_its_request_outlives_what_the_client_still_sends() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["link"].last = True
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    rig = Rig(app, Limits())
+    protocol, transport = rig.connect()
+    protocol.data_received(POST % 1_000_000)
+    await turn()
+    assert (transport.ended, transport.closed) == (True, False)
+    protocol.data_received(b"x" * 500_000 + GET)
+    assert transport.written.count(b"HTTP/1.1") == 1
+    sweep(rig.state.connections, protocol.loop.time() + 3)
+    assert transport.aborted
+
+
+async def test_garbage_behind_a_request_does_not_get_into_its_answer() -> None:
+    app = Held()
+    protocol, transport = Rig(app, Limits()).connect()
+    protocol.data_received(GET)
+    await turn()
+    protocol.data_received(b"\x00\x01 garbage\r\n\r\n")
+    protocol.data_received(GET)
+    assert (transport.written, transport.closed) == (b"", False)
+    assert protocol.cycle.keep_alive is False
+    transport.close()
+    assert app.left == 1
+    await turn()
 
 
 async def test_a_client_that_stops_reading_is_cut() -> None:

@@ -145,4 +145,5 @@ class Gateway:
     async def _refuse(
         self, call: Call, scope: Scope, send: Send, refused: Refused, *, extra: RawHeaders | None = None
     ) -> None:
-        await self._refuser.early(call, send, refused, headers=dict(scope["headers"]), extra=extra)
+        headers, link = dict(scope["headers"]), scope["state"]["link"]
+        await self._refuser.early(call, send, refused, headers=headers, link=link, extra=extra)

@@ -19,17 +19,15 @@ def too_long(headers: Mapping[bytes, bytes], most: int) -> Refused | None:
     return None
 
 
-def must_close(headers: Mapping[bytes, bytes], most: int) -> bool:
+def must_end(headers: Mapping[bytes, bytes], most: int) -> bool:
     """Tell whether the connection must end with an answer given before the body was read.
 
-    A body of moderate length is read on and thrown away instead, because closing while the client still writes may
-    destroy the answer on its way (the kernel resets the connection). A client that waits for leave to send its body
-    may send it or not, so its connection cannot be used again.
+    A body of moderate length is read on and thrown away, and the connection kept. A client that waits for leave to
+    send its body may send it or not, so its connection cannot be used again.
     """
     announced = headers.get(b"content-length", b"")
     moderate = announced.isdigit() and len(announced) <= 18 and int(announced) <= 4 * most
-    chunked = b"transfer-encoding" in headers
-    return b"expect" in headers or chunked or (bool(announced) and not moderate)
+    return b"expect" in headers or b"transfer-encoding" in headers or (bool(announced) and not moderate)
 
 
 async def read_body(receive: Receive, most: int) -> bytes | Refused | None:

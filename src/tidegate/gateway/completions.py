@@ -34,6 +34,7 @@ from tidegate.gateway.body import Receive, read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.exchange import FAILED, Exchange
 from tidegate.gateway.pools import Backend, Pools
+from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, is_stream, look_at_whole, read_whole, relay_stream, whole_headers
 from tidegate.runtime import Clock, Driver
@@ -70,13 +71,14 @@ class Completions:
         """Answer one request. Raises ``CancelledError`` when its client left."""
         headers: RawHeaders = scope["headers"]
         by_name = dict(headers)
+        link: ClientLink = scope["state"]["link"]
         asked = await self._understand(call, route, headers, by_name, receive)
         if asked is None:
             call.left()
         elif isinstance(asked, Refused):
-            await self._refuser.early(call, send, asked, headers=by_name)
+            await self._refuser.early(call, send, asked, headers=by_name, link=link)
         else:
-            with Exchange(self._driver, scope["state"]["link"]) as exchange:
+            with Exchange(self._driver, link) as exchange:
                 self._live.add(exchange)
                 try:
                     await self._serve(call, asked, exchange, send)

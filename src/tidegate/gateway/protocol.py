@@ -24,6 +24,12 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+SPARE = 100
+"""Connections beyond the limit that are still told why they are refused."""
+
+LINGER_S = 2.0
+"""How long a client may go on sending a request that has been refused."""
+
 
 @dataclass(slots=True, frozen=True)
 class Limits:
@@ -48,13 +54,20 @@ class Limits:
 
 
 class ClientLink:
-    """One request's view of its connection: has the client left, whom to tell, and how to cut it."""
+    """One request's view of its connection: has the client left, whom to tell, and how to cut it.
 
-    __slots__ = ("_transport", "gone", "on_gone")
+    Attributes:
+        gone: the client left.
+        on_gone: called once when it does.
+        last: end the connection after this answer, although the request has not been read to its end.
+    """
+
+    __slots__ = ("_transport", "gone", "last", "on_gone")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.gone = False
+        self.last = False
         self.on_gone: Callable[[], None] | None = None
 
     def hang_up(self) -> None:
@@ -93,13 +106,16 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._chunk = 0
         self._dropping = False
+        self._deaf = False
         self._fault = (400, "bad_request", "")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.deadline = self.loop.time() + self.limits.keep_alive_s
-        if len(self.connections) > self.limits.max_connections:
-            most = self.limits.max_connections
+        most = self.limits.max_connections
+        if len(self.connections) > most + SPARE:
+            transport.abort()
+        elif len(self.connections) > most:
             self._refuse(503, "too_many_connections", f"All {most} connections (gateway.max_connections) are taken.")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,7 +126,7 @@ class ClientProtocol(HttpToolsProtocol):
             link.hang_up()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
         self._chunk = len(data)
         super().data_received(data)
@@ -164,8 +180,10 @@ class ClientProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
-        self.link = None
+        link, self.link = self.link, None
         super().on_response_complete()
+        if link is not None and link.last:
+            self._linger()
 
     def pause_writing(self) -> None:
         self.stalled_since = self.loop.time()
@@ -184,12 +202,33 @@ class ClientProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's sentence is not for clients
         """Answer bytes that are no HTTP request; uvicorn calls this when its parser stops."""
+        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+            self.cycle.keep_alive = False  # garbage behind a request in progress: its answer goes on, then the end
+            self._deaf = True
+            return
         status, code, message = self._fault
         self._refuse(status, code, message or "Expected an HTTP/1.1 request; these bytes are not one.")
 
+    def _linger(self) -> None:
+        """End our side and throw away what the client still sends.
+
+        Closing both sides while it sends would make the kernel reset the connection, and the reset may overtake the
+        answer in the client's buffers.
+        """
+        if self.transport.is_closing():
+            return
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._deaf = True
+        self.deadline = self.loop.time() + LINGER_S
+        self.transport.write_eof()
+
     def _too_slow(self) -> None:
         self.deadline = inf
-        if self._head_open or (self.cycle is not None and not self.cycle.response_started):
+        if self._deaf:
+            self.transport.abort()
+        elif self._head_open or (self.cycle is not None and not self.cycle.response_started):
             self._refuse(408, "bad_request", "The request did not arrive in time.")
         else:
             self.transport.abort()
@@ -209,7 +248,7 @@ class ClientProtocol(HttpToolsProtocol):
         body = msgspec.json.encode({"error": error})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+        self._linger()
 
 
 def client_protocol(limits: Limits) -> type[ClientProtocol]:

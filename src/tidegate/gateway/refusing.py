@@ -14,8 +14,9 @@ from tidegate.classify import Headers, RawHeaders, Refused, fallback_allowed, la
 from tidegate.config import Settings, ShedAnswer
 from tidegate.core import Outcome, Reason, Reject
 from tidegate.gateway.asked import Asked
-from tidegate.gateway.body import must_close
+from tidegate.gateway.body import must_end
 from tidegate.gateway.call import Call, Send
+from tidegate.gateway.protocol import ClientLink
 from tidegate.refusals import Answer, Fallbacks, Storm, answer_for, error_event
 from tidegate.runtime import Clock, Refusal
 from tidegate.telemetry import Recorder
@@ -69,7 +70,14 @@ class Refuser:
         self.storm = StormWatch()
 
     async def early(
-        self, call: Call, send: Send, refused: Refused, *, headers: Headers, extra: RawHeaders | None = None
+        self,
+        call: Call,
+        send: Send,
+        refused: Refused,
+        *,
+        headers: Headers,
+        link: ClientLink,
+        extra: RawHeaders | None = None,
     ) -> None:
         """Refuse what never became a ticket."""
         now = self._clock.now()
@@ -87,8 +95,7 @@ class Refuser:
             language=language(headers),
         )
         answer.headers += extra or ()
-        if must_close(headers, self._max_body):
-            answer.headers.append((b"connection", b"close"))
+        link.last = must_end(headers, self._max_body)
         await _send(call, send, answer)
 
     async def refused(self, call: Call, send: Send, action: Refusal, asked: Asked) -> None:

@@ -1,0 +1,103 @@
+"""Clients that leave, in every state: nothing of them stays, here or at the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from e2e.raw import DONE, Answer, Client, Upstream, Visit, chat, chunk, gateway, until
+from tidegate.testing.gateway_process import GatewayProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+
+CONFIG = """
+models: [{{name: raw, backends: [{{name: b0, url: "{url}", engine: vllm, seats: {seats}}}]}}]
+policy: {{bands: {{p0: {{reserve: 0}}}}}}
+"""
+
+
+def ended(process: GatewayProcess) -> dict[str, float]:
+    names = ("completed", "failed", "rejected", "evicted", "cancelled")
+    return {name: process.total("tidegate_requests_total", outcome=name) for name in names}
+
+
+async def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
+    async def hang(visit: Visit) -> None:
+        await asyncio.sleep(60)
+
+    async with Upstream(hang).running() as upstream, gateway(CONFIG.format(url=upstream.url, seats=1)) as process:
+        first, second = await Client.connect(process.url), await Client.connect(process.url)
+        first.send(chat())
+        await until(lambda: len(upstream.visits) == 1, within_s=5)
+        second.send(chat())
+        await until(lambda: process.total("tidegate_queue_depth") == 1, within_s=5)
+        second.leave()
+        await until(lambda: process.total("tidegate_queue_depth") == 0, within_s=1)
+        assert len(upstream.visits) == 1
+        first.leave()
+        await until(upstream.visits[0].left.is_set, within_s=1)
+        await until(lambda: process.total("tidegate_running") == 0, within_s=1)
+        assert ended(process)["cancelled"] == 2
+        assert {line["status"] for line in process.requests()} <= {499}
+
+
+async def test_a_thousand_clients_leave_at_random_moments() -> None:
+    """Seeded; 64 seats, so that about half leave while they wait."""
+    rng = random.Random(7)
+    late: list[float] = []
+    loop = asyncio.get_running_loop()
+    gone: dict[bytes, float] = {}
+
+    async def trickle(visit: Visit) -> None:
+        await asyncio.sleep(0.05)
+        visit.start_stream()
+        for _ in range(20):
+            visit.send(chunk("word"))
+            await asyncio.sleep(0.02)
+        visit.send(DONE)
+
+    async def one(url: str, number: int, patience_s: float) -> Answer | None:
+        client = await Client.connect(url)
+        client.send(chat(stream=True, user=str(number)))
+        try:
+            async with asyncio.timeout(patience_s):
+                return await client.answer()
+        except TimeoutError:
+            gone[b'"user": "%d"' % number] = loop.time()
+            return None
+        finally:
+            client.leave()
+
+    async with Upstream(trickle).running() as upstream, gateway(CONFIG.format(url=upstream.url, seats=64)) as process:
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for number in range(1000):
+                tasks.append(group.create_task(one(process.url, number, rng.expovariate(1 / 0.8))))
+                await asyncio.sleep(0.002)
+        answers = [task.result() for task in tasks]
+        whole = [answer for answer in answers if answer is not None]
+        await until(lambda: process.total("tidegate_running") + process.total("tidegate_queue_depth") == 0, within_s=1)
+        await until(lambda: upstream.open == 0, within_s=1)
+
+        assert {(answer.status, answer.body[-len(DONE) :]) for answer in whole} == {(200, DONE)}
+        outcomes = ended(process)
+        assert sum(outcomes.values()) == 1000
+        assert outcomes["completed"] >= len(whole)
+        assert outcomes["failed"] == outcomes["rejected"] == outcomes["evicted"] == 0
+        assert upstream.most <= 64 + 8, "the stub may see the next request before it sees that another one left"
+        for visit in upstream.visits:
+            mark = next((mark for mark in gone if mark in visit.body), None)
+            if mark is not None and visit.left.is_set():
+                late.append(visit.left_at - gone[mark])
+        assert late
+        assert max(late) < 1.0
+        # No seat is lost: all 64 can be used again at once.
+        clients = [await Client.connect(process.url) for _ in range(64)]
+        for client in clients:
+            client.send(chat(stream=True))
+        await until(lambda: upstream.open == 64, within_s=5)
+        for client in clients:
+            client.leave()
+        await until(lambda: process.total("tidegate_running") == 0, within_s=1)
