@@ -76,7 +76,6 @@ def measure(command: Command, size: Size = Size()) -> Figures:
     """
     with _stub() as engine, _proxy(command, engine) as (proxy, url):
         _load("plain", size.plain // 4, url)
-        _load("stream", 4, url)
         plain = min(_plain_us(proxy, url, size.plain) for _ in range(size.rounds))
         chunk = min(_chunk_us(proxy, url, size.streams, plain) for _ in range(size.rounds))
         times = {name: seconds * 1e3 for name, seconds in _load("latency", size.latency, engine, url).items()}

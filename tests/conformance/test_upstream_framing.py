@@ -216,6 +216,7 @@ def test_what_is_no_response_is_refused_and_the_connection_closed(raw: bytes) ->
         got = fetch(*pieces)
         assert isinstance(got.error, ProtocolError), got
         assert (got.status, got.open) == (0, 0)
+        assert b" 101 " not in raw or "status 101" in str(got.error)
 
 
 @pytest.mark.parametrize(

@@ -436,6 +436,45 @@ def test_limits_hold_exactly_for_every_request_of_a_connection(head: float | Non
     run_wire(story)
 
 
+def test_the_limit_on_silence_holds_from_a_head_that_came_late() -> None:
+    async def story(loop: WireLoop) -> None:
+        upstream = upstream_of(head_timeout_s=10.0, silence_timeout_s=3.0)
+        task = await begin(upstream)
+        await asyncio.sleep(3.5)
+        loop.wires[0].deliver(STREAM)
+        response = await task
+        with pytest.raises(TimedOut):
+            await response.read()
+        assert loop.time() == pytest.approx(6.5)
+
+    run_wire(story)
+
+
+def test_a_head_that_trickles_in_does_not_move_its_limit() -> None:
+    async def story(loop: WireLoop) -> None:
+        upstream = upstream_of(head_timeout_s=3.0)
+        task = await begin(upstream)
+        for byte in STREAM[:5]:
+            await asyncio.sleep(0.55)
+            loop.wires[0].deliver(bytes([byte]))
+        with pytest.raises(TimedOut):
+            await task
+        assert loop.time() == pytest.approx(3.0)
+
+    run_wire(story)
+
+
+def test_without_a_limit_on_the_head_it_may_take_longer_than_the_longest_silence() -> None:
+    async def story(loop: WireLoop) -> None:
+        upstream = Upstream("http://engine", head_timeout_s=None, silence_timeout_s=3.0)
+        task = await begin(upstream)
+        await asyncio.sleep(50.0)
+        loop.wires[0].deliver(STREAM + LAST)
+        assert await (await task).read() == b""
+
+    run_wire(story)
+
+
 # Aborting and cancelling
 
 
