@@ -263,3 +263,8 @@ def test_a_long_body_in_small_pieces_is_not_taken_for_a_long_head() -> None:
 def test_the_request_is_written_once_with_its_framing() -> None:
     sent = bytes(fetch(LENGTH).wire.sent)
     assert sent == b"POST /v1/x HTTP/1.1\r\nhost: engine:8000\r\ncontent-length: 2\r\na: b\r\n\r\n{}"
+
+
+def test_a_body_behind_the_head_of_a_head_request_is_not_handed_out() -> None:
+    got = fetch(LENGTH, method=b"HEAD")
+    assert (got.status, got.body, got.error, got.open) == (200, b"", None, 0)
