@@ -156,7 +156,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """One valid line of an input file: where its bytes are, and what the client calls it."""
+    """One valid line of an input file: where its bytes are, and what the client calls it.
+
+    A ``custom_id`` is text that UTF-8 can hold, without NUL; stores raise ``ValueError`` for others.
+    """
 
     line: int
     custom_id: str

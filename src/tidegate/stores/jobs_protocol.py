@@ -25,7 +25,7 @@ Life of a row::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from tidegate.stores.job_records import (
@@ -86,7 +86,10 @@ class BatchStore(Protocol):
     """Batches from creation to their end. ``tenant=None`` means any tenant (operators only)."""
 
     def create_batch(self, batch: NewBatch) -> Batch:
-        """Accept a batch; it waits for validation. Raises ``NotFound`` when the tenant has no such input file."""
+        """Accept a batch; it waits for validation. Repeating it with the same id returns what the batch is by now.
+
+        Raises ``NotFound`` when the tenant has no such input file.
+        """
 
     def get_batch(self, batch_id: str, *, tenant: str | None) -> Batch:
         """One batch. Raises ``NotFound``."""
@@ -109,7 +112,7 @@ class BatchStore(Protocol):
         """Take the oldest batch that waits for validation. Two callers never hold the same one."""
 
     def add_rows(self, claim: Claim, rows: Sequence[NewRow], *, next_line: int, next_offset: int) -> None:
-        """Import a group of valid lines, in ascending order; remember where to go on.
+        """Import a group of valid lines, in ascending order; remember where to go on. A repeated group is ignored.
 
         ``next_line`` and ``next_offset`` come back in the claim of whoever continues after a crash.
 
@@ -140,7 +143,10 @@ class BatchStore(Protocol):
         """
 
     def records(self, claim: Claim) -> Iterator[FinalRecord]:
-        """The record of every row, in order of lines, in bounded memory. Same records whenever it is repeated."""
+        """The record of every row, in order of lines, in bounded memory. Same records whenever it is repeated.
+
+        Raises ``Conflict`` at the next row when the claim is lost.
+        """
 
     def finish_batch(
         self, claim: Claim, *, output: StoredFile | None, errors: StoredFile | None, now_utc: float
@@ -171,11 +177,14 @@ class RowStore(Protocol):
         In a batch that is being cancelled or has expired, rows given back stay unanswered and get that record.
         """
 
-    def renew(self, owner: str, *, until_utc: float) -> int:
-        """Prolong all leases and claims of an owner; returns how many. Never makes one shorter."""
+    def renew(self, tokens: Collection[int], *, until_utc: float) -> frozenset[int]:
+        """Prolong leases and claims, never shorten them; returns the tokens that are still held.
+
+        Tokens, not owners: a lease whose answer was lost on its way to us has to run out.
+        """
 
     def reap(self, now_utc: float) -> int:
-        """Return rows whose lease has run out, and drop claims that have; returns the number of rows."""
+        """Return rows whose lease has run out (it uses no attempt); returns the number of rows."""
 
     def owners(self) -> dict[str, float]:
         """Who holds leases or claims, and until when at the latest."""
@@ -212,8 +221,11 @@ class RowStore(Protocol):
             Conflict: the batch is about to end (try again later), or its input file is deleted.
         """
 
-    def discard(self, batch_id: str, lines: Sequence[int] | None, *, now_utc: float) -> int:
-        """Take dead letters off the list for good; they keep their place in the error file. Returns how many."""
+    def discard(self, batch_id: str, lines: Sequence[int] | None) -> int:
+        """Take dead letters off the list for good; they keep their place in the error file. Returns how many.
+
+        Raises ``NotFound`` and ``Conflict`` as ``redrive`` does.
+        """
 
 
 class JobStore(FileStore, BatchStore, RowStore, Protocol):
