@@ -11,7 +11,6 @@ from tidegate.core.between import Between, QuickBetween
 from tidegate.core.model import Turn
 
 FLOORS = [Fraction(0), Fraction(1, 20), Fraction(1, 20)]
-OPEN = [False, False, False]
 FREE: list[str | None] = [None, None, None]
 
 
@@ -20,25 +19,25 @@ def between(cap: Fraction = Fraction(15, 100)) -> QuickBetween:
 
 
 def test_highest_band_takes_its_turn_without_credit() -> None:
-    assert between().decide([100.0, 500.0, None], OPEN, FREE) == (0, Turn.TURN)
+    assert between().decide([100.0, 500.0, None], FREE) == (0, Turn.TURN)
 
 
 def test_nothing_runnable_chooses_nothing() -> None:
-    assert between().decide([None, None, None], OPEN, FREE) is None
-    assert between().decide([1.0, 1.0, 1.0], [True] * 3, FREE) is None
-    assert between().decide([1.0, None, None], OPEN, ["ceiling", None, None]) is None
+    assert between().decide([None, None, None], FREE) is None
+    assert between().decide([None] * 3, FREE, None, [0, 1, 2]) is None
+    assert between().decide([1.0, None, None], ["ceiling", None, None]) is None
 
 
 def test_equal_claims_go_to_the_higher_band() -> None:
     rule = between(Fraction(1))
     for _ in range(10):
-        assert rule.decide([7.0, 7.0, 7.0], OPEN, FREE) != (1, Turn.OVERTAKE)
+        assert rule.decide([7.0, 7.0, 7.0], FREE) != (1, Turn.OVERTAKE)
 
 
 @pytest.mark.parametrize("claim", [[9.0, 9.0, 9.0], [1.0, 2.0, 900.0], [1.0, 900.0, 2.0]])
 def test_floors_hold_in_every_window_of_a_hundred(claim: list[float | None]) -> None:
     rule = between()
-    log = [rule.decide(claim, OPEN, FREE) for _ in range(2000)]
+    log = [rule.decide(claim, FREE) for _ in range(2000)]
     for start in range(len(log) - 100):
         window = [step[0] for step in log[start : start + 100] if step is not None]
         assert window.count(1) >= 5
@@ -47,7 +46,7 @@ def test_floors_hold_in_every_window_of_a_hundred(claim: list[float | None]) -> 
 
 def test_overtakes_stay_within_the_cap() -> None:
     rule = between()
-    log = [rule.decide([1.0, 2.0, 900.0], OPEN, FREE) for _ in range(2000)]
+    log = [rule.decide([1.0, 2.0, 900.0], FREE) for _ in range(2000)]
     passed = [step for step in log if step is not None and step[0] > 0]
     assert len(passed) <= 0.15 * 2000 + 1
 
@@ -55,24 +54,24 @@ def test_overtakes_stay_within_the_cap() -> None:
 def test_an_overtake_passes_a_reserve_and_a_floor_passes_a_ceiling() -> None:
     rule = QuickBetween([Fraction(0), Fraction(0)], Fraction(1, 2))
     held: list[str | None] = [None, "reserve"]
-    steps = [rule.decide([1.0, 9.0], [False] * 2, held) for _ in range(4)]
+    steps = [rule.decide([1.0, 9.0], held) for _ in range(4)]
     assert (1, Turn.OVERTAKE) in steps
     held = [None, "ceiling"]
-    assert all(rule.decide([1.0, 9.0], [False] * 2, held) == (0, Turn.TURN) for _ in range(9))
+    assert all(rule.decide([1.0, 9.0], held) == (0, Turn.TURN) for _ in range(9))
     floored = QuickBetween([Fraction(0), Fraction(1, 4)], Fraction(1, 4))
-    assert (1, Turn.FLOOR) in [floored.decide([9.0, 1.0], [False] * 2, held) for _ in range(4)]
+    assert (1, Turn.FLOOR) in [floored.decide([9.0, 1.0], held) for _ in range(4)]
 
 
 def test_nothing_is_hoarded_behind_a_gate() -> None:
     rule = between()
     for _ in range(500):
-        rule.decide([1.0, 1.0, 1.0], [False, False, True], FREE)
-    log = [rule.decide([1.0, 1.0, 1.0], OPEN, FREE) for _ in range(20)]
+        rule.decide([1.0, 1.0, None], FREE, None, [2])
+    log = [rule.decide([1.0, 1.0, 1.0], FREE) for _ in range(20)]
     assert sum(step == (2, Turn.FLOOR) for step in log) <= 2
 
 
 def test_a_wanted_band_takes_the_turn() -> None:
-    assert between().decide([0.0, 0.0, 0.0], OPEN, FREE, 2) == (2, Turn.TURN)
+    assert between().decide([0.0, 0.0, 0.0], FREE, 2) == (2, Turn.TURN)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -89,6 +88,8 @@ def test_decide_is_choose_and_commit(seed: int) -> None:
         chosen = plain.choose(claim, gated, held)
         if chosen is not None:
             plain.commit(*chosen, claim, gated, held)
-        assert quick.decide(claim, gated, held) == chosen
+        shut = [band for band in range(bands) if gated[band] and claim[band] is not None]
+        bids = [None if gated[band] else claim[band] for band in range(bands)]
+        assert quick.decide(bids, held, None, shut) == chosen
         assert quick.credit == plain.credit
         assert quick.gap == [gap if period else 0 for gap, period in zip(plain.gap, plain.period, strict=True)]

@@ -30,7 +30,7 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         actions.append(_nowhere(state, pool, ticket))
         return
     queues, tenants, waiting = pool.queues, state.tenants, state.waiting
-    queue = queues[ticket.band] if ticket.band < len(queues) else queues[-1]
+    queue = queues[ticket.band]
     if queue.sheds or tenants.metered or ticket.ttl_s is not None or ticket.deadline is not None:
         refused = _untimely(state, ticket) or _over_budget(state, ticket) or _hopeless(state, pool, queue, ticket)
         if refused is not None:
@@ -46,7 +46,7 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
     queue.add(entry, flow, state.now)
     if pool.seating.free > 0:
         deal(state, pool, actions)
-    if entry.state == WAITING and (waiting.crowded or entry.line.count > queue.capacity or tenant.known):
+    if entry.state == WAITING and (waiting.is_crowded() or entry.line.count > queue.capacity or tenant.known):
         _confine(state, entry, actions)
     if tenant.known and entry.state != GONE:
         tenant.charge(state.now, entry.cost)
@@ -152,7 +152,7 @@ def _confine(state: State, entry: Entry, actions: list[Action]) -> None:
             _refuse(state, entry, Reason.QUEUE_FULL, actions, f"band {spec.name} is full")
             return
         state.evict(oldest, Reason.DISPLACED, actions)
-    if waiting.crowded:
+    if waiting.is_crowded():
         _make_room(state, entry, actions)
 
 

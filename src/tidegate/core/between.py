@@ -130,8 +130,15 @@ class QuickBetween:
         for band in self._floored:
             self._set_gap(band, min(gap[band], self._join[band]))
 
-    def decide(self, claim: Claims, gated: Sequence[bool], held: Held, wanted: int | None = None) -> Choice | None:
-        """Choose and commit in one step; arguments as in ``Between.choose``."""
+    def decide(self, claim: Claims, held: Held, wanted: int | None = None, gated: Sequence[int] = ()) -> Choice | None:
+        """Choose and commit in one step.
+
+        Args:
+            claim: as in ``Between.choose``, but ``None`` for gated bands too.
+            held: as in ``Between.choose``.
+            wanted: as in ``Between.choose``.
+            gated: the bands whose claim is ``None`` only because of a gate.
+        """
         clock, due_from = self._clock, self._from
         top = best = -1
         score = 0.0
@@ -139,7 +146,7 @@ class QuickBetween:
         close: list[tuple[int, int]] | None = None
         out: list[int] | None = None
         for band, bid in enumerate(claim):
-            if bid is None or gated[band]:
+            if bid is None:
                 out = [*out, band] if out else [band]
                 continue
             if clock >= due_from[band]:
@@ -169,7 +176,7 @@ class QuickBetween:
         if self._period[chosen]:
             due_from[chosen] = clock + self._late[chosen]
         if out:
-            self._stand_out(out, claim)
+            self._stand_out(out, gated)
         return chosen, kind
 
     def _gap(self, band: int) -> int:
@@ -178,11 +185,11 @@ class QuickBetween:
     def _set_gap(self, band: int, gap: int) -> None:
         self._from[band] = self._clock + self._late[band] - gap
 
-    def _stand_out(self, out: list[int], claim: Claims) -> None:
+    def _stand_out(self, out: list[int], gated: Sequence[int]) -> None:
         """Hold back the gaps of bands that could not run: nothing is hoarded."""
         for band in out:
             if self._period[band]:
-                most = 0 if claim[band] is None else self._join[band]
+                most = self._join[band] if band in gated else 0
                 self._set_gap(band, min(self._gap(band) - 1, most))  # the dispatch just counted was not missed
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tidegate.core.ordering import Entry
     from tidegate.core.queues import BandQueue
 
-NEVER = float("inf")
-
 
 @dataclass(slots=True, frozen=True)
 class Claim:
@@ -47,9 +45,9 @@ def claim_of(entry: Entry, now: float) -> Claim:
 class Bids:
     """Computes the bids of one pool's bands."""
 
-    __slots__ = ("_promote", "_rank", "_rates", "_weights")
+    __slots__ = ("_promoting", "_rank", "_rates", "_rows", "_weights")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, queues: list[BandQueue]) -> None:
         bands = policy.bands
         self._rank = policy.discipline is not Discipline.AGING
         weights = [band.weight for band in bands]
@@ -60,27 +58,30 @@ class Bids:
             weights = [0.0] * len(bands)
         self._weights = weights
         self._rates = [0.0] * len(bands) if self._rank else rates
-        self._promote = [NEVER if band.promote_after_s is None else band.promote_after_s for band in bands]
-        self._promote[0] = NEVER
+        self._rows = list(zip(queues, self._weights, self._rates, strict=True))
+        self._promoting = [
+            (band.promote_after_s, queue)
+            for band, queue in zip(bands, queues, strict=True)
+            if band.promote_after_s is not None and queue.band
+        ]
 
-    def fill(self, claim: list[float | None], queues: list[BandQueue], now: float) -> list[Entry]:
-        """Write each band's bid into ``claim``; return the tickets that began to claim by age just now."""
-        fresh: list[Entry] = []
-        weights, rates, promote = self._weights, self._rates, self._promote
-        for band, queue in enumerate(queues):
-            head = queue.head() if queue.stale else queue.oldest
-            if head is None:
-                claim[band] = None
-                continue
-            wait = now - head.arrived
-            claim[band] = weights[band] + rates[band] * wait
-            if wait > promote[band]:
-                claim[band] = self._promoted(band, wait)
+    def claims(self, now: float, fresh: list[Entry]) -> list[float | None]:
+        """Return each band's bid; the tickets that began to claim by age just now are added to ``fresh``."""
+        claims = [
+            None
+            if (head := queue.head() if queue.stale else queue.oldest) is None
+            else weight + rate * (now - head.arrived)
+            for queue, weight, rate in self._rows
+        ]
+        for after_s, queue in self._promoting:
+            head = queue.oldest
+            if head is not None and now - head.arrived > after_s:
+                claims[queue.band] = self._promoted(queue.band, now - head.arrived)
                 if not head.promoted:
                     head.promoted = True
                     queue.promotions += 1
                     fresh.append(head)
-        return fresh
+        return claims
 
     def _promoted(self, band: int, wait: float) -> float:
         if self._rank:  # above every claim that is not promoted; between promoted ones the higher band

@@ -45,7 +45,11 @@ def finish(state: State, entry: Entry, release: Release, actions: list[Action]) 
     unparked = tenant.limit is not None and tenant.settle()
     if release.input_tokens is not None or release.output_tokens is not None:
         _correct(entry, release)
-    queue.released(entry.flow)
+    flow = entry.flow
+    flow.running -= 1
+    queue.running -= 1
+    if not flow.count and not flow.running:
+        queue.retire(flow)
     deal(state, pool, actions)
     if unparked:
         for name in dict.fromkeys(flow.queue.pool for flow in tenant.flows):

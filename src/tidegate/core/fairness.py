@@ -91,11 +91,11 @@ class FairFlows:
         flow.tag = tag = tag + tokens / flow.tenant.weight
         flow.running += 1
         self.running += 1
-        order = self.order
-        if order[0][2] is flow and flow.order_no == order[0][1]:  # nearly always: it was its turn
+        number = flow.order_no
+        if self.order[0][1] == number:  # nearly always: it was its turn
             flow.order_tag = tag
-            heapreplace(order, (tag, flow.order_no, flow))
-        if self._idle:
+            heapreplace(self.order, (tag, number, flow))
+        if self._idle and self._idle[0][0] <= self.virtual:
             self._forgive()
 
     def correct(self, flow: Flow, tokens: int) -> None:

@@ -45,17 +45,15 @@ class Pool:
         self.drain = Drain()
         self.queues = [BandQueue(name, band, policy) for band in range(len(policy.bands))]
         self.between = _between(policy)
-        self._claim: list[float | None] = [None] * len(policy.bands)
         self._free: list[str | None] = [None] * len(policy.bands)
         self._shares: Shares | None = None
-        self._gated = [False] * len(policy.bands)
         self.obey(spec, policy)
 
     def obey(self, spec: PoolSpec | None, policy: Policy) -> None:
         """Take a new policy; ``spec`` is ``None`` when the pool is no longer in it."""
         self.known = spec is not None
         self.seating.obey(spec, policy.bands)
-        self._bids = Bids(policy)
+        self._bids = Bids(policy, self.queues)
         self._by_tokens = policy.unit is Unit.TOKENS
         self._share(policy)
         for queue in self.queues:
@@ -74,13 +72,14 @@ class Pool:
 
     def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
         """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
-        claim, seating, shares = self._claim, self.seating, self._shares
-        fresh = self._bids.fill(claim, self.queues, now)
+        seating, shares = self.seating, self._shares
+        fresh: list[Entry] = []
+        claim = self._bids.claims(now, fresh)
         if fresh:
             actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in fresh)
         held = self._holds() if seating.limited else self._free
         wanted = shares.wanted(claim, held) if shares else None
-        chosen = self.between.decide(claim, self._gated, held, wanted)
+        chosen = self.between.decide(claim, held, wanted)
         if chosen is None:
             return None
         band, kind = chosen

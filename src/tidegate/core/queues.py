@@ -76,11 +76,17 @@ class BandQueue(FairFlows):
         self.entered += 1
         if flow.rule is not self.rule:
             flow.obey(self.rule)
-        flow.add(entry)
-        if flow.count > flow.mark:
+        count = flow.count + 1
+        line = flow.line
+        if flow.heap is None and count > 1 and line and entry.arrived >= line[-1].arrived:  # what flow.add does then
+            line.append(entry)
+            flow.count = count
+        else:
+            flow.add(entry)
+            if count == 1 or entry.arrived < flow.age_at:
+                self._wake(entry, flow)
+        if count > flow.mark:
             self._mark(flow)
-        if flow.count == 1 or entry.arrived < flow.age_at:
-            self._wake(entry, flow)
 
     def _wake(self, entry: Entry, flow: Flow) -> None:
         """Let a flow bid that was empty, or whose oldest ticket is now ``entry``."""
@@ -137,13 +143,6 @@ class BandQueue(FairFlows):
     def serves_newest(self, now: float) -> bool:
         """Say whether the band has been backlogged long enough to serve the newest first."""
         return self.newest_first and self.count > 0 and now - self.busy_since >= self.backlog_after_s
-
-    def released(self, flow: Flow) -> None:
-        """Count one running ticket of a flow less."""
-        flow.running -= 1
-        self.running -= 1
-        if not flow.count and not flow.running:
-            self.retire(flow)
 
     def longest(self) -> Flow:
         """Return the flow with most tickets waiting. The queue must not be empty."""

@@ -44,7 +44,7 @@ class Scheduler:
         """
         state = self._state
         actions: list[Action] = []
-        if now <= state.now or now >= state.waiting.wake or state.draining:
+        if now < state.now or now >= state.waiting.wake or state.draining:
             now = self._begin(now, actions)
         state.now = now
         if ticket.id in state.live:
@@ -59,7 +59,7 @@ class Scheduler:
         if entry is None:
             return []
         actions: list[Action] = []
-        if now <= state.now or now >= state.waiting.wake or state.draining:
+        if now < state.now or now >= state.waiting.wake or state.draining:
             now = self._begin(now, actions)
         state.now = now
         finish(state, entry, release, actions)

@@ -39,9 +39,9 @@ class BandList:
 
 
 class Waiting:
-    """All waiting tickets. ``wake`` is never later than the next expiry; ``crowded``: over a bound of the whole."""
+    """All waiting tickets. ``wake`` is never later than the next expiry."""
 
-    __slots__ = ("_capacity", "_early", "_early_dead", "_most_bytes", "bands", "bytes", "crowded", "total", "wake")
+    __slots__ = ("_capacity", "_early", "_early_dead", "_most_bytes", "bands", "bytes", "total", "wake")
 
     def __init__(self, policy: Policy) -> None:
         self.bands = [BandList() for _ in policy.bands]
@@ -55,7 +55,10 @@ class Waiting:
     def obey(self, policy: Policy) -> None:
         """Take new bounds; what waits stays."""
         self._capacity, self._most_bytes = policy.queue_capacity, policy.queue_bytes
-        self.crowded = self.total > self._capacity or self.bytes > self._most_bytes
+
+    def is_crowded(self) -> bool:
+        """Say whether the whole queue is over its length or its bytes."""
+        return self.total > self._capacity or self.bytes > self._most_bytes
 
     def enter(self, entry: Entry, index: int) -> None:
         """Count a ticket in."""
@@ -66,8 +69,6 @@ class Waiting:
         if size:
             self.bytes += size
             band.bytes += size
-        if self.total > self._capacity or self.bytes > self._most_bytes:
-            self.crowded = True
         ends = band.ends
         last = ends.before
         entry.before, entry.after = last, ends
@@ -90,8 +91,6 @@ class Waiting:
         if size:
             self.bytes -= size
             band.bytes -= size
-        if self.crowded:
-            self.crowded = self.total > self._capacity or self.bytes > self._most_bytes
         before, after = entry.before, entry.after
         before.after, after.before = after, before
         entry.before = entry.after = NOBODY
