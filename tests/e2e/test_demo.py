@@ -51,7 +51,7 @@ def wait_for_children(process: subprocess.Popen[str]) -> set[int]:
 @pytest.fixture
 def demo() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        (*COMMAND, "--seconds", "4", "--stay"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        (*COMMAND, "--seconds", "2", "--stay"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     yield process
     if process.poll() is None:
@@ -77,9 +77,9 @@ def test_the_demo_ends_with_a_table_and_a_verdict() -> None:
         assert result[run]["output_tokens_per_s"] > 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60)  # two runs of 8 s, the shortest in which a queue builds up, and twice two processes to start
 def test_p0_keeps_its_target_in_a_short_overload() -> None:
-    done = subprocess.run((*COMMAND, "--seconds", "9", "--json"), capture_output=True, text=True, timeout=55)
+    done = subprocess.run((*COMMAND, "--seconds", "8", "--json"), capture_output=True, text=True, timeout=55)
     result = json.loads(done.stdout)
     if done.returncode == 3:
         pytest.skip(result["verdict"]["sentence"])
