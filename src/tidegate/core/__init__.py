@@ -4,6 +4,7 @@ from tidegate.core.actions import Action, Dispatch, Evict, Promote, Reject
 from tidegate.core.errors import PolicyError, TidegateError
 from tidegate.core.gates import Gate, GateKind
 from tidegate.core.model import Lease, Outcome, Reason, Release, Ticket, Turn, WorkEstimate
+from tidegate.core.names import Progress, Status
 from tidegate.core.policy import (
     BackendSpec,
     BacklogOrder,
@@ -41,6 +42,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PoolSpec",
+    "Progress",
     "Promote",
     "Reason",
     "Reject",
@@ -49,6 +51,7 @@ __all__ = [
     "Seats",
     "Signal",
     "Snapshot",
+    "Status",
     "TenantSpec",
     "Ticket",
     "TidegateError",

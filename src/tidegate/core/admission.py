@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Reject
 from tidegate.core.claims import claim_of
+from tidegate.core.dependencies import bind, patience, register, unmet
 from tidegate.core.dispatching import deal
-from tidegate.core.fairness import Flow
+from tidegate.core.fairness import flow_key
 from tidegate.core.forecast import INFINITE, expected_wait
 from tidegate.core.gates import hold
+from tidegate.core.lending import Wait
 from tidegate.core.model import Reason, Ticket
 from tidegate.core.ordering import GONE, WAITING, Entry
 from tidegate.core.policy import Full
@@ -36,10 +38,15 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         if refused is not None:
             actions.append(refused)
             return
+    if ticket.depends_on:
+        pending = unmet(state, ticket)
+        if pending:
+            _park(state, queue, ticket, pending, actions)
+            return
     flow = queue.flows.get(flow_key(ticket) if ticket.flow else ticket.tenant)
     if flow is None:
         tenant = tenants.get(ticket.tenant)
-        flow = _new_flow(state, queue, ticket, tenant)
+        flow = state.flow_for(queue, ticket, tenant)
     else:
         tenant = flow.tenant
     entry = _enter(state, ticket, queue, tenant)
@@ -48,18 +55,42 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         deal(state, pool, actions)
     if entry.state == WAITING and (waiting.is_crowded() or entry.line.count > queue.capacity or tenant.known):
         _confine(state, entry, actions)
-    if tenant.known and entry.state != GONE:
-        tenant.charge(state.now, entry.cost)
+    if entry.state != GONE and (tenant.known or ticket.name):
+        _accept(state, entry, actions)
+
+
+def _accept(state: State, entry: Entry, actions: list[Action]) -> None:
+    entry.tenant.charge(state.now, entry.cost)
+    if entry.ticket.name:
+        register(state, entry, actions)
+
+
+def _park(state: State, queue: BandQueue, ticket: Ticket, pending: list[str] | Reject, actions: list[Action]) -> None:
+    """Park a newcomer that has to wait for others, if there is room for it."""
+    if isinstance(pending, Reject):
+        actions.append(pending)
+        return
+    now = state.now
+    unknown = any(state.names.is_unknown(name, now) for name in pending)
+    state.entries += 1
+    tenant = state.tenants.get(ticket.tenant)
+    expires = patience(state, ticket, now, unknown=unknown)
+    entry = Entry(ticket, tenant, state.entries, now if ticket.arrived is None else ticket.arrived, now, expires)
+    entry.queue = queue
+    state.live[ticket.id] = entry
+    tenant.queued += 1
+    state.waiting.enter_aside(entry, queue.band)
+    state.names.parked[entry] = Wait(ticket.tenant, queue.band, entry)
+    _confine(state, entry, actions)
+    if entry.state == WAITING:
+        bind(state, entry, pending, actions)
+        _accept(state, entry, actions)
 
 
 def _enter(state: State, ticket: Ticket, queue: BandQueue, tenant: Tenant) -> Entry:
     """Count a newcomer in, whatever the capacities say."""
     now = state.now
-    expires = now + queue.ttl_s
-    if ticket.ttl_s is not None and now + ticket.ttl_s < expires:
-        expires = now + ticket.ttl_s
-    if ticket.deadline is not None and ticket.deadline < expires:
-        expires = ticket.deadline
+    expires = now + queue.ttl_s if ticket.ttl_s is None and ticket.deadline is None else state.expiry(queue, ticket)
     arrived = ticket.arrived
     if arrived is None or arrived > now:
         arrived = now
@@ -122,22 +153,6 @@ def _patience(queue: BandQueue, ticket: Ticket, now: float) -> float:
     return wait_s
 
 
-def flow_key(ticket: Ticket) -> str:
-    """Name the flow: the tenant, with its fairness id when that is another."""
-    if ticket.flow and ticket.flow != ticket.tenant:
-        return f"{ticket.tenant}\0{ticket.flow}"
-    return ticket.tenant
-
-
-def _new_flow(state: State, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
-    """Open a flow for a ticket whose flow is not open; beyond ``max_flows`` take a shared one."""
-    if state.tenants.flows < state.policy.max_flows:
-        return queue.open(flow_key(ticket), tenant)
-    # Tenants with limits keep a flow of their own, else max_running could not park it alone.
-    key, owner = (tenant.name, tenant) if tenant.known else ("\0", state.tenants.crowd)
-    return queue.flows.get(key) or queue.open(key, owner)
-
-
 def _confine(state: State, entry: Entry, actions: list[Action]) -> None:
     """Apply the capacities to a newcomer that still waits: it, or others, may have to go."""
     waiting, tenant = state.waiting, entry.tenant
@@ -158,7 +173,7 @@ def _confine(state: State, entry: Entry, actions: list[Action]) -> None:
 
 def _refuse(state: State, entry: Entry, reason: Reason, actions: list[Action], detail: str) -> None:
     """Take a newcomer out again and reject it."""
-    state.remove(entry)
+    state.remove(entry, actions)
     actions.append(Reject(entry.ticket, reason, state.pools[entry.queue.pool].retry_after(entry.queue.band), detail))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tidegate.core.actions import Action, Dispatch
+from tidegate.core.lending import started
 from tidegate.core.model import Lease, Release
 from tidegate.core.ordering import GONE, Entry
 from tidegate.core.pools import Pool
 from tidegate.core.state import State
+from tidegate.core.tenants import Tenant
 
 
 def deal(state: State, pool: Pool, actions: list[Action]) -> None:
@@ -31,18 +33,23 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
         lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
         running[number] = entry
         actions.append(Dispatch(ticket, lease))
+        if ticket.name:
+            started(state, entry, actions)
 
 
-def finish(state: State, entry: Entry, release: Release, actions: list[Action]) -> None:
-    """Give back the seat of a released ticket and deal it out again."""
+def give_back(state: State, entry: Entry, release: Release) -> Pool:
+    """Take back the seat of a released ticket; return the pool that has it free now."""
     queue, tenant = entry.queue, entry.tenant
     entry.state = GONE
+    if entry.ticket.name:
+        state.names.end(entry, release.outcome, state.now)
     del state.live[entry.ticket.id]
     pool = state.pools[queue.pool]
     pool.drain.note(state.now - entry.lease.started)
     pool.seating.unseat(entry.backend, entry.cost)
     tenant.running -= 1
-    unparked = tenant.limit is not None and tenant.settle()
+    if tenant.limit is not None:
+        tenant.settle()
     if release.input_tokens is not None or release.output_tokens is not None:
         _correct(entry, release)
     flow = entry.flow
@@ -50,12 +57,15 @@ def finish(state: State, entry: Entry, release: Release, actions: list[Action]) 
     queue.running -= 1
     if not flow.count and not flow.running:
         queue.retire(flow)
-    deal(state, pool, actions)
-    if unparked:
-        for name in dict.fromkeys(flow.queue.pool for flow in tenant.flows):
-            deal(state, state.pools[name], actions)
     if not tenant.running:
         tenant.forget()
+    return pool
+
+
+def deal_around(state: State, tenant: Tenant, actions: list[Action]) -> None:
+    """Deal wherever a tenant with ``max_running`` waits: it may run again."""
+    for name in dict.fromkeys(flow.queue.pool for flow in tenant.flows):
+        deal(state, state.pools[name], actions)
 
 
 def _correct(entry: Entry, release: Release) -> None:

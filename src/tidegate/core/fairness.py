@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 from tidegate.core.ordering import Line, Rule
 
 if TYPE_CHECKING:
+    from tidegate.core.model import Ticket
     from tidegate.core.queues import BandQueue
     from tidegate.core.tenants import Tenant
 
 NONE = -1
+CROWD = "\0"  # key of the flow that all share beyond max_flows
 _SLACK = 64  # items too many that are not worth a sweep
 
 
@@ -51,6 +53,13 @@ class Flow(Line):
         self.order_no, self.order_tag = NONE, 0.0
         self.age_seq, self.age_at = NONE, 0.0
         self.mark = 0
+
+
+def flow_key(ticket: Ticket) -> str:
+    """Name the flow of a ticket: its tenant, with its fairness id when that is another."""
+    if ticket.flow and ticket.flow != ticket.tenant:
+        return f"{ticket.tenant}\0{ticket.flow}"
+    return ticket.tenant
 
 
 class FairFlows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.core.actions import Action
+from tidegate.core.dependencies import overdue
 from tidegate.core.model import Reason
 from tidegate.core.ordering import Entry
 from tidegate.core.state import MOST_EVICTIONS, State
@@ -14,7 +15,9 @@ def sweep(state: State, actions: list[Action]) -> bool:
         entry = _next(state)
         if entry is None:
             return True
-        state.evict(entry, _reason(state, entry), actions)
+        reason = _reason(state, entry)
+        if reason is not None:
+            state.evict(entry, reason[0], actions, reason[1])
     return _next(state) is None
 
 
@@ -22,19 +25,21 @@ def wakeup(state: State) -> float | None:
     """Return when ``tick`` is due next, ``None`` for never."""
     if not state.waiting.total:
         return None
-    if state.draining:
+    if state.draining or state.names.restless:
         return state.now
     return max(state.now, state.waiting.next_expiry())
 
 
 def _next(state: State) -> Entry | None:
-    if not state.draining:
-        return state.waiting.due(state.now)
-    lists = (band.oldest() for band in reversed(state.waiting.bands))  # batch work has most time to come again
-    return next((entry for entry in lists if entry is not None), None)
+    return state.waiting.any() if state.draining else state.waiting.due(state.now)
 
 
-def _reason(state: State, entry: Entry) -> Reason:
+def _reason(state: State, entry: Entry) -> tuple[Reason, str] | None:
+    """Say why a ticket that is due must go; ``None`` when it was given more time."""
     if state.draining:
-        return Reason.DRAINING
-    return Reason.EXPIRED if state.pools[entry.queue.pool].seating.up else Reason.NO_BACKEND
+        return Reason.DRAINING, ""
+    if entry in state.names.parked:
+        return overdue(state, entry)
+    if state.pools[entry.queue.pool].seating.up:
+        return Reason.EXPIRED, ""
+    return Reason.NO_BACKEND, "no backend of the model came up in time"

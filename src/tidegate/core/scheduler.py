@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action
 from tidegate.core.admission import arrive
-from tidegate.core.dispatching import deal, finish
+from tidegate.core.dependencies import call, resolve, status
+from tidegate.core.dispatching import deal, deal_around, give_back
 from tidegate.core.errors import TidegateError
 from tidegate.core.gates import Gate, hold
 from tidegate.core.housekeeping import sweep, wakeup
-from tidegate.core.model import Release, Ticket
+from tidegate.core.model import Outcome, Release, Ticket
+from tidegate.core.names import Status
 from tidegate.core.ordering import WAITING
 from tidegate.core.policy import Policy
-from tidegate.core.signals import Drain, Health, Seats, Signal
+from tidegate.core.signals import Drain, Health, Seats, Signal, Waiter
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
-from tidegate.core.state import State
+from tidegate.core.state import MOST_EVICTIONS, State
 
 
 class Scheduler:
@@ -50,6 +52,8 @@ class Scheduler:
         if ticket.id in state.live:
             raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
         arrive(state, ticket, actions)
+        if state.names.restless:
+            self._settle_names(actions)
         return actions
 
     def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
@@ -62,7 +66,12 @@ class Scheduler:
         if now < state.now or now >= state.waiting.wake or state.draining:
             now = self._begin(now, actions)
         state.now = now
-        finish(state, entry, release, actions)
+        pool = give_back(state, entry, release)
+        if state.names.restless:  # first those who waited for this one, then the seat
+            self._settle_names(actions)
+        deal(state, pool, actions)
+        if entry.tenant.limit is not None:
+            deal_around(state, entry.tenant, actions)
         return actions
 
     def cancel(self, now: float, ticket_id: str) -> list[Action]:
@@ -71,7 +80,10 @@ class Scheduler:
         self._begin(now, actions)
         entry = self._state.live.get(ticket_id)
         if entry is not None and entry.state == WAITING:
-            self._state.remove(entry)
+            self._state.remove(entry, actions)
+            if entry.ticket.name:
+                self._state.names.end(entry, Outcome.CANCELLED, self._state.now)
+            self._settle_names(actions)
         return actions
 
     def observe(self, now: float, signal: Signal) -> list[Action]:
@@ -89,6 +101,9 @@ class Scheduler:
                 backend.seats = max(0, signal.seats)
             backend.seating.recount()
             self._deal_all(actions)
+        elif isinstance(signal, Waiter):
+            call(state, signal, actions)
+            self._settle_names(actions)
         return actions
 
     def set_policy(self, now: float, policy: Policy) -> list[Action]:
@@ -121,6 +136,10 @@ class Scheduler:
         """Say why a ticket waits."""
         return explain(self._state, max(now, self._state.now), ticket_id)
 
+    def status(self, now: float, name: str) -> Status:
+        """Return how far the request of a full name (``tenant/name``) is; ended ones are known ten minutes."""
+        return status(self._state, name, max(now, self._state.now))
+
     def hold(self, pool: str, band: int) -> Gate | None:
         """Return what stops a band from starting work now, ``None`` when nothing does."""
         return hold(self._state.pools[pool].seating, band)
@@ -135,7 +154,19 @@ class Scheduler:
             state.behind = not sweep(state, actions)
             if behind and not state.behind:
                 self._deal_all(actions)
+        if state.names.restless:
+            self._settle_names(actions)
         return state.now
+
+    def _settle_names(self, actions: list[Action]) -> None:
+        """Tell waiters what has ended, and deal where work moved between bands."""
+        state = self._state
+        names = state.names
+        resolve(state, actions, max(0, MOST_EVICTIONS - len(actions)))
+        while names.moved:
+            names.moved = False
+            self._deal_all(actions)
+        names.restless = bool(names.ended)
 
     def _deal_all(self, actions: list[Action]) -> None:
         for pool in self._state.pools.values():

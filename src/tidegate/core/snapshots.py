@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from tidegate.core.gates import Gate, hold
 from tidegate.core.ordering import RUNNING
@@ -54,11 +55,15 @@ class BackendSnapshot:
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The scheduler at ``now``: totals, then a row per pool and band, and one per backend."""
+    """The scheduler at ``now``: totals, then a row per pool and band, and one per backend.
+
+    ``queued`` counts all that waits, the ``parked`` (those with unmet dependencies, in no band's depth) included.
+    """
 
     now: float
     queued: int
     queued_bytes: int
+    parked: int
     running: int
     draining: bool
     bands: tuple[BandSnapshot, ...]
@@ -72,6 +77,7 @@ class WhyKind(StrEnum):
     RUNNING = "running"
     DRAINING = "draining"
     TENANT_RUNNING = "tenant_running"  # its tenant is at max_running
+    DEPENDENCY = "dependency"  # it waits for other requests
     GATE = "gate"  # see gate
     BEHIND = "behind"  # others are due first
 
@@ -100,6 +106,7 @@ def take_snapshot(state: State, now: float) -> Snapshot:
         now=now,
         queued=state.waiting.total,
         queued_bytes=state.waiting.bytes,
+        parked=len(state.names.parked),
         running=len(state.running),
         draining=state.draining,
         bands=tuple(row for pool in pools for row in _bands(pool, now)),
@@ -143,6 +150,9 @@ def explain(state: State, now: float, ticket_id: str) -> Why:
     waited_s = now - entry.arrived
     if state.draining:
         return Why(WhyKind.DRAINING, "the gateway is shutting down", waited_s=waited_s)
+    if entry in state.names.parked:
+        names = ", ".join(work.name for work in islice(state.names.parked[entry].works, 3))
+        return Why(WhyKind.DEPENDENCY, f"it waits for {names}", waited_s=waited_s)
     if entry.flow.tenant.parked:
         limit = entry.tenant.spec.max_running
         return Why(WhyKind.TENANT_RUNNING, f"tenant {entry.tenant.name!r} runs {limit} already", waited_s=waited_s)

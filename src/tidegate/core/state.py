@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Evict
 from tidegate.core.errors import PolicyError
-from tidegate.core.model import Reason
+from tidegate.core.fairness import CROWD, Flow, flow_key
+from tidegate.core.lending import withdraw
+from tidegate.core.model import Outcome, Reason, Ticket
+from tidegate.core.names import Names
 from tidegate.core.ordering import GONE, Entry
 from tidegate.core.policy import Policy
 from tidegate.core.pools import Pool
+from tidegate.core.queues import BandQueue
 from tidegate.core.routing import Backend
-from tidegate.core.tenants import Tenants
+from tidegate.core.tenants import Tenant, Tenants
 from tidegate.core.waiting import Waiting
 
 MOST_EVICTIONS = 256  # per call, so that a mass expiry or a drain never stalls the caller's loop
@@ -23,7 +27,7 @@ class State:
     """
 
     __slots__ = (
-        "backends", "behind", "draining", "entries", "leases", "live", "now", "policy", "pools", "running",
+        "backends", "behind", "draining", "entries", "leases", "live", "names", "now", "policy", "pools", "running",
         "tenants", "waiting",
     )  # fmt: skip
 
@@ -37,6 +41,7 @@ class State:
         self.live: dict[str, Entry] = {}
         self.running: dict[int, Entry] = {}
         self.tenants = Tenants(policy.tenants)
+        self.names = Names()
         self.waiting = Waiting(policy)
         self.pools = {spec.name: Pool(spec.name, spec, policy) for spec in policy.pools}
         self.backends: dict[str, Backend] = {}
@@ -61,20 +66,45 @@ class State:
             self.pools[name] = Pool(name, spec, policy)
         self._index_backends()
 
+    def flow_for(self, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
+        """Find or open the flow of a ticket; beyond ``max_flows`` it is a shared one."""
+        key = flow_key(ticket)
+        flow = queue.flows.get(key)
+        if flow is None and self.tenants.flows >= self.policy.max_flows:
+            # Tenants with limits keep a flow of their own, else max_running could not park it alone.
+            key, tenant = (tenant.name, tenant) if tenant.known else (CROWD, self.tenants.crowd)
+            flow = queue.flows.get(key)
+        return flow if flow is not None else queue.open(key, tenant)
+
+    def expiry(self, queue: BandQueue, ticket: Ticket) -> float:
+        """Return when a ticket that begins to wait now expires: band's TTL, client's TTL or deadline."""
+        expires = self.now + queue.ttl_s
+        if ticket.ttl_s is not None and self.now + ticket.ttl_s < expires:
+            expires = self.now + ticket.ttl_s
+        if ticket.deadline is not None and ticket.deadline < expires:
+            expires = ticket.deadline
+        return expires
+
     def evict(self, entry: Entry, reason: Reason, actions: list[Action], detail: str = "") -> None:
         """Refuse a waiting ticket."""
-        self.remove(entry)
+        self.remove(entry, actions)
+        if entry.ticket.name:
+            self.names.end(entry, Outcome.EVICTED, self.now)
         entry.tenant.give_back(entry.submitted, entry.cost)
         retry_after_s = self.pools[entry.queue.pool].retry_after(entry.queue.band)
         actions.append(Evict(entry.ticket, reason, retry_after_s, detail))
 
-    def remove(self, entry: Entry) -> None:
-        """Take a waiting ticket out of the queue."""
+    def remove(self, entry: Entry, actions: list[Action]) -> None:
+        """Take a waiting ticket out; what it lent is withdrawn."""
         entry.state = GONE
         del self.live[entry.ticket.id]
         self.waiting.leave(entry)
         entry.tenant.queued -= 1
-        entry.queue.remove(entry)
+        wait = self.names.parked.pop(entry, None)
+        if wait is None:
+            entry.queue.remove(entry)
+        else:
+            withdraw(self, wait, actions)
         entry.tenant.forget()
 
     def _index_backends(self) -> None:

@@ -108,6 +108,11 @@ class Tenants:
             tenant = self.all[name] = Tenant(TenantSpec(name), self, known=False)
         return tenant
 
+    def may_lend(self, name: str) -> bool:
+        """Say whether a tenant may lend its bands to other tenants' work."""
+        tenant = self.all.get(name)
+        return tenant is not None and tenant.spec.allow_lending
+
     def obey(self, specs: tuple[TenantSpec, ...], now: float) -> None:
         """Take new limits for all tenants; raised ones unpark at once."""
         self.metered = any(spec.requests_per_minute is not None or spec.tokens_per_minute is not None for spec in specs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from tidegate.core.ordering import Entry, Linked
+from tidegate.core.ordering import WAITING, Entry, Linked
 from tidegate.core.policy import Policy
 
 NEVER = float("inf")
@@ -82,6 +82,25 @@ class Waiting:
         if expires < self.wake:
             self.wake = expires
 
+    def enter_aside(self, entry: Entry, index: int) -> None:
+        """Count a ticket in that stands in no list: a parked one, or one in a band lent to it."""
+        band = entry.line = self.bands[index]
+        self.total += 1
+        band.count += 1
+        self.bytes += entry.ticket.size_bytes
+        band.bytes += entry.ticket.size_bytes
+        entry.before = entry.after = NOBODY
+        entry.early = True
+        self._early_dead -= 1  # no earlier item of it is there to die
+        self.set_expiry(entry, entry.expires)
+
+    def set_expiry(self, entry: Entry, expires: float) -> None:
+        """Change when a ticket that stands aside expires; its earlier item dies."""
+        entry.expires = expires
+        self._early_dead += 1
+        heappush(self._early, (expires, entry.seq, entry))
+        self.wake = min(self.wake, expires)
+
     def leave(self, entry: Entry) -> None:
         """Count a ticket out."""
         band = entry.line
@@ -105,6 +124,11 @@ class Waiting:
             return None
         return first
 
+    def any(self) -> Entry | None:
+        """Return a ticket that waits, the last bands' first, those aside at the end; ``None`` when none waits."""
+        lists = (band.oldest() for band in reversed(self.bands))  # batch work has most time to come again
+        return next((entry for entry in lists if entry is not None), None) or self._first()
+
     def next_expiry(self) -> float:
         """Return when the next ticket expires, infinity when none waits."""
         first = self._first()
@@ -113,7 +137,7 @@ class Waiting:
 
     def _first(self) -> Entry | None:
         early = self._early
-        while early and early[0][2].state:
+        while early and not _is_live(early[0]):
             heappop(early)
             self._early_dead -= 1
         first = early[0][2] if early else None
@@ -130,9 +154,15 @@ class Waiting:
             return
         self._early_dead += 1
         if self._early_dead > len(early) // 2 + _SLACK:
-            self._early = [item for item in early if not item[2].state]
+            self._early = [item for item in early if _is_live(item)]
             heapify(self._early)
             self._early_dead = 0
+
+
+def _is_live(item: tuple[float, int, Entry]) -> bool:
+    """Say whether an item of the heap still speaks for its ticket."""
+    entry = item[2]
+    return entry.state == WAITING and entry.early and entry.expires == item[0]
 
 
 NOBODY = Linked()
