@@ -17,6 +17,7 @@ from tidegate.core import (
     Full,
     Health,
     Order,
+    Outcome,
     Policy,
     PoolSpec,
     Reject,
@@ -26,11 +27,13 @@ from tidegate.core import (
     Signal,
     TenantSpec,
     Ticket,
+    Waiter,
     WorkEstimate,
 )
 from tidegate.core.gates import hold
 from tidegate.core.ordering import RUNNING, WAITING, Entry
 from tidegate.core.queues import BandQueue
+from tidegate.core.state import State
 
 
 def some_policy(rng: random.Random) -> Policy:
@@ -56,7 +59,13 @@ def some_policy(rng: random.Random) -> Policy:
         pools=(PoolSpec("m", (BackendSpec("b", 2), BackendSpec("c", 2))), PoolSpec("n", (BackendSpec("d", 2),))),
         tenants=(
             TenantSpec("t0", weight=2.0, max_running=1, max_queued=10),
-            TenantSpec("t1", max_running=rng.choice([None, 2]), requests_per_minute=100, tokens_per_minute=9000),
+            TenantSpec(
+                "t1",
+                max_running=rng.choice([None, 2]),
+                allow_lending=True,
+                requests_per_minute=100,
+                tokens_per_minute=9000,
+            ),
         ),
         discipline=rng.choice(list(Discipline)),
         overtake_cap=Fraction(3, 10),
@@ -64,6 +73,9 @@ def some_policy(rng: random.Random) -> Policy:
         queue_bytes=2000,
         max_flows=rng.choice([3, 100]),
         backlog_after_s=0.5,
+        lend_limit=2,
+        depends_timeout_s=4.0,
+        dependency_grace_s=1.0,
     )
 
 
@@ -82,25 +94,30 @@ class World:
     def step(self) -> None:
         rng, scheduler = self.rng, self.scheduler
         self.now += rng.choice([0.0, 0.0, 0.01, 0.3])
-        kind = rng.choices(["submit", "release", "cancel", "signal", "policy", "tick"], [50, 40, 8, 2, 1, 5])[0]
+        kinds = ["submit", "release", "cancel", "signal", "policy", "tick", "wait"]
+        kind = rng.choices(kinds, [50, 40, 8, 2, 1, 5, 4])[0]
         if kind == "submit":
             actions = scheduler.submit(self.now, self.ticket())
         elif kind == "release" and self.running:
             name = rng.choice(sorted(self.running))
             lease = self.running.pop(name)
             self.ended.add(name)
-            used = rng.choice([None, 0, 500])
-            actions = scheduler.release(self.now, lease, Release(output_tokens=used))
+            outcome = rng.choice([Outcome.COMPLETED, Outcome.COMPLETED, Outcome.FAILED])
+            actions = scheduler.release(self.now, lease, Release(outcome, output_tokens=rng.choice([None, 0, 500])))
         elif kind == "cancel" and self.waiting:
             name = rng.choice(sorted(self.waiting))
             actions = scheduler.cancel(self.now, name)
-            if name in self.waiting and not any(action.ticket.id == name for action in actions):
+            if not any(action.ticket.id == name for action in actions):
                 self.waiting.discard(name)
                 self.ended.add(name)
         elif kind == "signal":
             backend = rng.choice(["b", "c", "d"])
             signals: list[Signal] = [Health(backend, True), Health(backend, False), Seats(backend, rng.randint(0, 4))]
             actions = scheduler.observe(self.now, rng.choice(signals))
+        elif kind == "wait":
+            name = f"t{rng.randrange(5)}/n{rng.randrange(6)}"
+            waiter = Waiter(str(rng.randrange(4)), f"t{rng.randrange(5)}", rng.randrange(3), name, rng.random() < 0.7)
+            actions = scheduler.observe(self.now, waiter)
         elif kind == "policy":
             actions = scheduler.set_policy(self.now, some_policy(rng))
         else:
@@ -134,6 +151,10 @@ class World:
             deadline=rng.choice([None, self.now + 2.0]),
             arrived=rng.choice([None, None, None, self.now - 1.0]),
             size_bytes=rng.choice([1, 200]),
+            name=rng.choice(["", f"n{rng.randrange(6)}"]),
+            depends_on=tuple(
+                rng.choice(["", "", "t1/"]) + f"n{rng.randrange(6)}" for _ in range(rng.choice([0, 0, 0, 1, 2]))
+            ),
         )
 
     def check(self) -> None:
@@ -147,6 +168,7 @@ class World:
         due = min((entry.expires for entry in waiting), default=None)
         assert self.scheduler.next_wakeup() == (None if due is None else max(due, state.now))
         assert state.tenants.flows == sum(len(queue.flows) for pool in state.pools.values() for queue in pool.queues)
+        self.check_lending(state, waiting)
         for tenant in state.tenants.all.values():
             assert tenant.queued == sum(entry.tenant is tenant for entry in waiting)
             assert tenant.running == sum(entry.tenant is tenant for entry in live) - tenant.queued
@@ -154,9 +176,29 @@ class World:
             seating = pool.seating
             assert seating.free == sum(max(0, b.seats - b.running) for b in seating.backends if b.up)
             for queue in pool.queues:
-                self.check_queue(queue, [entry for entry in live if entry.queue is queue])
+                here = [entry for entry in live if entry.queue is queue and entry not in state.names.parked]
+                self.check_queue(queue, here)
                 if seating.free > 0:  # no seat idles while a ticket that may use it waits
                     assert queue.head() is None or hold(seating, queue.band) is not None
+
+    def check_lending(self, state: State, waiting: list[Entry]) -> None:
+        """Each waiting work runs in the best band of those who wait for it, up to the limit of each lender."""
+        names = state.names
+        assert not names.restless
+        assert all(entry.state == WAITING for entry in names.parked)
+        lenders = [*names.parked.values(), *names.callers.values()]
+        for wait in lenders:
+            assert wait.works or wait.entry is None
+            low = [work for work in wait.works if work.entry and work.entry.state == WAITING]
+            low = [work for work in low if work.entry and work.entry.ticket.band > wait.band]
+            assert [wait in work.bids.get(wait.band, ()) for work in low[:2]] == [True] * len(low[:2])
+            assert sum(wait in waits for work in wait.works for waits in work.bids.values()) == len(low[:2])
+        for entry in waiting:
+            work = names.work_of(entry)
+            lent = [band for band, waits in work.bids.items() if waits] if work else []
+            best = min([entry.ticket.band, *lent])
+            parked = names.parked.get(entry)
+            assert best == (entry.queue.band if parked is None else parked.band)
 
     def check_queue(self, queue: BandQueue, live: list[Entry]) -> None:
         waiting = [entry for entry in live if entry.state == WAITING]

@@ -149,6 +149,8 @@ def _make_runnable(state: State, entry: Entry, actions: list[Action]) -> None:
     queue, ticket = entry.queue, entry.ticket
     state.waiting.leave(entry)
     entry.early = False
+    state.entries += 1
+    entry.seq = state.entries  # among equal arrivals it comes after those that wait already
     entry.expires = state.expiry(queue, ticket)
     state.waiting.enter(entry, queue.band)
     queue.add(entry, state.flow_for(queue, ticket, entry.tenant), state.now)
