@@ -27,6 +27,7 @@ from tidegate.stores.job_records import (
     Verdict,
 )
 from tidegate.stores.jobs_protocol import JobStore
+from tidegate.stores.open_jobs import open_job_store
 
 __all__ = [
     "Answer",
@@ -58,4 +59,5 @@ __all__ = [
     "StoredFile",
     "Unavailable",
     "Verdict",
+    "open_job_store",
 ]

@@ -1,0 +1,62 @@
+"""The tables of the job store and the way from every earlier version to the present one.
+
+The version stands in the table ``job_schema``. A migration and its version number are one transaction, so a process
+that is killed in between leaves the version it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from string import Template
+from typing import Final
+
+from tidegate.stores.database import Database
+from tidegate.stores.errors import StoreError
+
+_COMMENT: Final = "--"
+
+
+def migrations() -> list[str]:
+    """The texts of all migrations; the first makes version 1."""
+    folder = resources.files("tidegate.stores") / "migrations"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(folder / name).read_text(encoding="utf-8") for name in names]
+
+
+def statements(migration: str, spelling: dict[str, str]) -> list[str]:
+    """The single statements of a migration, in the spelling of one database."""
+    text = "\n".join(line for line in migration.splitlines() if not line.lstrip().startswith(_COMMENT))
+    parts = Template(text).substitute(spelling).split(";\n")
+    return [statement for part in parts if (statement := part.strip().rstrip(";"))]
+
+
+def migrate(database: Database, steps: Sequence[str]) -> None:
+    """Bring a store to version ``len(steps)``.
+
+    Raises:
+        StoreError: the store was written by a later version of tidegate.
+    """
+    for _ in range(len(steps) + 1):
+        with database.transaction():
+            database.lock_schema()
+            version = _version(database)
+            if version > len(steps):
+                raise StoreError(
+                    f"jobs.store has schema version {version}, this tidegate knows versions up to {len(steps)}: "
+                    "it was written by a later version; install that, or name another store"
+                )
+            if version == len(steps):
+                return
+            for statement in statements(steps[version], database.spelling):
+                database.execute(statement)
+            database.execute("UPDATE job_schema SET version = ?", (version + 1,))
+
+
+def _version(database: Database) -> int:
+    database.execute("CREATE TABLE IF NOT EXISTS job_schema (version BIGINT NOT NULL)")
+    found = database.execute("SELECT version FROM job_schema")
+    if found:
+        return int(found[0][0])
+    database.execute("INSERT INTO job_schema (version) VALUES (0)")
+    return 0
