@@ -40,6 +40,9 @@ from tidegate.gateway.relay import Relayed, is_stream, look_at_whole, read_whole
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry import Recorder
 
+TARGETS = {route: route.value.encode() for route in (Route.CHAT, Route.COMPLETIONS)}
+"""Where each route is asked for upstream."""
+
 SILENCE_S = 60.0
 """Silence of an answer after which its backend is asked whether it is still there."""
 
@@ -128,7 +131,7 @@ class Completions:
         body = parse_body(raw, route)
         if isinstance(body, Refused):
             return body
-        facts = Facts(route, route.value, by_name, raw, body, call.request_id, tenant)
+        facts = Facts(route, route, by_name, raw, body, call.request_id, tenant)
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
@@ -185,7 +188,7 @@ class Completions:
         )
         headers = upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
         exchange.asked()
-        response = await backend.upstream.request(b"POST", asked.route.value.encode(), headers, content)
+        response = await backend.upstream.request(b"POST", TARGETS[asked.route], headers, content)
         exchange.response = response
         start = await response.read() if is_stream(response) else await read_whole(response)
         return response, start

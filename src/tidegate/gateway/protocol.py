@@ -6,6 +6,7 @@ request, and it puts no bound on headers, on slow senders or on readers that sto
 * ``ClientLink``: one small object for each request, called from ``connection_lost`` whatever the request waits for;
 * one ``deadline`` for each connection instead of timers, looked at by one sweep a second for all (``sweep``);
 * OpenAI-shaped answers for what never becomes a request (not HTTP, head too large, too slow, too many connections);
+* head and first piece of an answer in one write: a system call less, which is a tenth of a short answer's cost;
 * no pipelining: while a request runs, later bytes of its connection are dropped and the connection ends with the
   answer. Pausing the read side instead, as uvicorn does, would hide that the client left.
 """
@@ -21,7 +22,7 @@ from typing import Any
 import msgspec
 from httptools import HttpParserError
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 SPARE = 100
@@ -82,6 +83,48 @@ class ClientLink:
         self._transport.abort()
 
 
+class HeadJoiner:
+    """Stands in for the transport until an answer's head and first piece are there, and writes them together.
+
+    An application MUST NOT wait between the two; ours and Starlette's plain answers do not.
+    """
+
+    __slots__ = ("_cycle", "_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self._cycle: RequestResponseCycle | None = cycle
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Keep the head; write it with what follows and step aside."""
+        if not self._head and not data.startswith(_CONTINUE):
+            self._head = data
+            return
+        self._transport.write(self._head + data)
+        self._head = b""
+        if self._cycle is not None and not data.startswith(_CONTINUE):
+            self._cycle.transport = self._transport
+            self._cycle = None
+
+    def flush(self) -> None:
+        """Write a head without a body (HEAD, 204)."""
+        if self._head:
+            self.write(b"")
+
+    def close(self) -> None:
+        """Write what is kept, then close."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether the connection ends."""
+        return self._transport.is_closing()
+
+
+_CONTINUE = b"HTTP/1.1 100 "
+
+
 class _HeadTooLargeError(HttpParserError):
     """Raised inside the parser to stop it."""
 
@@ -102,6 +145,7 @@ class ClientProtocol(HttpToolsProtocol):
         self.deadline = inf
         self.stalled_since = inf
         self.link: ClientLink | None = None
+        self._joiner: HeadJoiner | None = None
         self._head_open = False
         self._head_bytes = 0
         self._chunk = 0
@@ -164,6 +208,8 @@ class ClientProtocol(HttpToolsProtocol):
             raise _HeadTooLargeError
         self.deadline = self.loop.time() + self.limits.body_stall_s
         super().on_headers_complete()
+        self._joiner = HeadJoiner(self.transport, self.cycle)
+        self.cycle.transport = self._joiner  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         if self._dropping:
@@ -181,6 +227,9 @@ class ClientProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         link, self.link = self.link, None
+        if self._joiner is not None:
+            self._joiner.flush()
+            self._joiner = None
         super().on_response_complete()
         if link is not None and link.last:
             self._linger()
