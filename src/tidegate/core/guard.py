@@ -17,9 +17,10 @@ from math import sqrt
 
 BUSY = 0.0025
 LEAST_SEATS = 8
+INFINITE = float("inf")
 EVERY_S = 0.1  # between two looks at the counters
 _SHORT_S, _MIDDLE_S, _LONG_S = 1.0, 10.0, 60.0
-_Z_BURST = 3.0  # a burst is believed when plain chance would show it less than about once in an hour
+_Z_BURST = 3.5  # plain chance shows such a burst less than once in hours
 _Z_LONG = 2.0
 _UNKNOWN_S = 1.0  # seat time before the first completion
 
@@ -125,7 +126,7 @@ class Guard:
         self._windows = Windows()
         self._held: deque[tuple[float, float, int]] = deque()
         self.rate = 0.0
-        self.hold_s = 0.0
+        self.hold_s = INFINITE  # the first measurement brings it down to the longest it allows
         self.reserve = 0
         self.short = False
 
@@ -143,7 +144,8 @@ class Guard:
         windows.note(now, arrivals)
         self.rate = min(max(self.rate, windows.low), windows.high)
         self._note_held(now, released, held_s)
-        self.reserve, self.short = guard_seats(seats, self.rate, 1.0 / (self.hold_s or _UNKNOWN_S))
+        hold_s = self.hold_s if self.hold_s < INFINITE else _UNKNOWN_S
+        self.reserve, self.short = guard_seats(seats, self.rate, 1.0 / hold_s)
         return self.reserve
 
     def _note_held(self, now: float, released: int, held_s: float) -> None:

@@ -79,6 +79,8 @@ class Ticket:
         ttl_s: longest wait that the client allows; only ever shortens the band's TTL. ``None``: the band's.
         deadline: the client's own deadline as a ``now`` value, ``None`` without one.
         arrived: first arrival to keep (a displaced request that came back, SPEC §15.8); ``None``: now.
+        affinity: hash of what it shares with others (its first kilobytes), 0 for nothing; such go to one backend.
+        patient: work of a job: it waits where other work would be shed, also while a mode closes its band.
         size_bytes: bytes of the body held in memory while it waits.
         name: request name inside the tenant (``x-request-id``), target of dependencies; empty: unnamed.
         depends_on: full names (``tenant/name``) or bare names of this tenant that must be done first.
@@ -96,6 +98,8 @@ class Ticket:
     size_bytes: int = 0
     name: str = ""
     depends_on: tuple[str, ...] = ()
+    affinity: int = 0
+    patient: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -123,8 +127,35 @@ class Lease:
 
 @dataclass(slots=True, frozen=True)
 class Release:
-    """What became of a lease: its outcome and, when the engine told, the tokens really used."""
+    """What became of a lease: its outcome and, when the engine told, the tokens really used.
+
+    Attributes:
+        outcome: how the request ended.
+        input_tokens: of the prompt.
+        output_tokens: of the answer.
+        ttft_s: dispatch to first token.
+        tpot_s: mean time per output token after the first.
+    """
 
     outcome: Outcome = Outcome.COMPLETED
     input_tokens: int | None = None
     output_tokens: int | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Requeue:
+    """A lease came to nothing before the first byte: its ticket goes back to its old place.
+
+    It waits there outside of capacity and TTL, with its arrival; only its client's deadline still holds. Given to
+    ``release`` in place of a ``Release``. The tokens charged to quotas are given back, the request stays counted.
+
+    Attributes:
+        avoid: the failure was the backend's own, and it must not have this ticket again. When no backend is left that
+            has not failed it, the ticket ends with ``reason``. False after a 429, which is observed as ``Paused``.
+        reason: what the ticket ends with then.
+    """
+
+    avoid: bool = False
+    reason: Reason = Reason.UPSTREAM_ERROR

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
+from typing import Literal
 
 from tidegate.core.errors import PolicyError
 
@@ -52,9 +53,25 @@ class Full(StrEnum):
     EVICT_OLDEST = "evict_oldest"
 
 
+class Saturated(StrEnum):
+    """What a newcomer of a band gets while the ceiling or the KV watermark stops the band."""
+
+    QUEUE = "queue"
+    SHED = "shed"
+
+
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+
+
 @dataclass(slots=True, frozen=True)
 class Band:
-    """One priority band. Times in seconds; ``aging_per_ms`` is score per millisecond of waiting."""
+    """One priority band. Times in seconds; ``aging_per_ms`` is score per millisecond of waiting.
+
+    ``kv_watermark`` and ``kv_resume`` are free parts of a backend's KV cache: below the first the band is not
+    dispatched there, above the second it is again. ``admit`` false is how a mode closes the band: newcomers and
+    waiting tickets are shed, patient ones (of jobs) wait until it opens again, what runs goes on.
+    """
 
     name: str
     weight: float
@@ -67,18 +84,36 @@ class Band:
     capacity: int = 20_000
     full: Full = Full.REJECT_NEWEST
     ttl_s: float = 86_400.0
-    reserve: int = 0
+    reserve: int | Auto = 0
     ceiling: Fraction = Fraction(1)
     ttft_slo_s: float | None = None
     shed_hopeless: bool = False
+    tpot_slo_s: float | None = None
+    kv_watermark: float = 0.0
+    kv_resume: float = 0.0
+    when_saturated: Saturated = Saturated.QUEUE
+    admit: bool = True
 
 
 @dataclass(slots=True, frozen=True)
 class BackendSpec:
-    """One upstream of a pool; ``seats`` is how many requests it runs at once."""
+    """One upstream of a pool.
+
+    Attributes:
+        name: unique in the policy.
+        seats: how many requests it runs at once; ``"auto"``: found by the seat controller.
+        tokens_per_minute: its quota of tokens, ``None`` without one.
+        requests_per_minute: its quota of requests, ``None`` without one.
+        stale_after_s: age at which a reading of its metrics is not used any more.
+        kv_tokens: size of its KV cache where its metrics do not tell (llama.cpp: the context it was started with).
+    """
 
     name: str
-    seats: int
+    seats: int | Auto
+    tokens_per_minute: int | None = None
+    requests_per_minute: int | None = None
+    stale_after_s: float = 3.0
+    kv_tokens: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -102,7 +137,7 @@ class TenantSpec:
     allow_lending: bool = False
 
 
-P0 = Band("p0", 100, 0.05, share=8, order=Order.SJF, capacity=2000, ttl_s=10.0, ttft_slo_s=1.0)
+P0 = Band("p0", 100, 0.05, share=8, order=Order.SJF, capacity=2000, ttl_s=10.0, ttft_slo_s=1.0, tpot_slo_s=0.05)
 P1 = Band(
     "p1",
     20,
@@ -112,9 +147,12 @@ P1 = Band(
     capacity=5000,
     ttl_s=15.0,
     ttft_slo_s=10.0,
+    tpot_slo_s=0.1,
     shed_hopeless=True,
+    kv_watermark=0.08,
+    kv_resume=0.12,
 )
-P2 = Band("p2", 1, 0.005, share=1, floor=Fraction(1, 20), promote_after_s=1800.0)
+P2 = Band("p2", 1, 0.005, share=1, floor=Fraction(1, 20), promote_after_s=1800.0, kv_watermark=0.15, kv_resume=0.20)
 
 
 @dataclass(slots=True, frozen=True)
@@ -133,6 +171,7 @@ class Policy:
         sjf_aging: estimated tokens that a waiting millisecond is worth in ``sjf``.
         lend_limit: most waiting tickets that one waiter lends to at a time.
         depends_timeout_s: longest wait for a dependency.
+        observe_only: decide and count, but refuse nothing, and run all in order of arrival; seats are respected.
         dependency_grace_s: how long an unknown name may still appear.
     """
 
@@ -150,6 +189,7 @@ class Policy:
     lend_limit: int = 8
     depends_timeout_s: float = 600.0
     dependency_grace_s: float = 2.0
+    observe_only: bool = False
 
     def __post_init__(self) -> None:
         _check_bands(self)
@@ -172,7 +212,7 @@ def _check_bands(policy: Policy) -> None:
             ("aging_per_ms", band.aging_per_ms, 0),
             ("share", band.share, 1),
             ("capacity", band.capacity, 1),
-            ("reserve", band.reserve, 0),
+            ("reserve", 0 if band.reserve == AUTO else band.reserve, 0),
         ):
             if not low <= value < float("inf"):
                 raise PolicyError(f"{where}.{key}", f"expected a number of at least {low}, got {value}")
@@ -182,6 +222,12 @@ def _check_bands(policy: Policy) -> None:
             raise PolicyError(f"{where}.floor", f"expected a part from 0 to below 1, got {band.floor}")
         if not 0 < band.ceiling <= 1:
             raise PolicyError(f"{where}.ceiling", f"expected a part above 0 up to 1, got {band.ceiling}")
+        if not 0 <= band.kv_watermark <= band.kv_resume < 1:
+            raise PolicyError(
+                f"{where}.kv_watermark",
+                f"expected parts with 0 <= kv_watermark <= kv_resume < 1, got {band.kv_watermark:g} and "
+                f"{band.kv_resume:g}",
+            )
         if band.promote_after_s is not None and not band.promote_after_s > 0:
             raise PolicyError(f"{where}.promote_after", f"expected a time above 0, got {band.promote_after_s} s")
 
@@ -213,12 +259,22 @@ def _check_pools(policy: Policy) -> None:
             if backend.name in seen:
                 raise PolicyError(f"models.{pool.name}.backends", f"backend name {backend.name!r} is used twice")
             seen.add(backend.name)
-            if backend.seats < 0:
-                raise PolicyError(f"models.{pool.name}.backends.{backend.name}.seats", "expected 0 or more seats")
+            _check_backend(f"models.{pool.name}.backends.{backend.name}", backend)
     names = [pool.name for pool in policy.pools]
     for name in names:
         if names.count(name) > 1:
             raise PolicyError(f"models.{name}", "expected each model once, got the name twice")
+
+
+def _check_backend(where: str, backend: BackendSpec) -> None:
+    if backend.seats != AUTO and backend.seats < 0:
+        raise PolicyError(f"{where}.seats", f'expected 0 or more seats, or "auto", got {backend.seats}')
+    if not backend.stale_after_s > 0:
+        raise PolicyError(f"{where}.stale_after", f"expected a time above 0, got {backend.stale_after_s} s")
+    for key in ("tokens_per_minute", "requests_per_minute", "kv_tokens"):
+        limit = getattr(backend, key)
+        if limit is not None and limit < 1:
+            raise PolicyError(f"{where}.{key}", f"expected at least 1, got {limit}")
 
 
 def _check_numbers(policy: Policy) -> None:

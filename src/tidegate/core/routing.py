@@ -6,7 +6,8 @@ work, so ``taken`` may pass ``seats`` for a while. The choice is the least outst
 
 from __future__ import annotations
 
-from tidegate.core.policy import Band, PoolSpec
+from tidegate.core.adaptive import START_SEATS
+from tidegate.core.policy import AUTO, Band, PoolSpec
 
 
 class Backend:
@@ -44,9 +45,10 @@ class Seating:
         named = spec.backends if spec else ()
         self.backends = []
         for each in named:
-            backend = known.pop(each.name, None) or Backend(each.name, each.seats, self)
-            if backend.told != each.seats:
-                backend.seats = backend.told = each.seats
+            seats = START_SEATS if each.seats == AUTO else each.seats
+            backend = known.pop(each.name, None) or Backend(each.name, seats, self)
+            if backend.told != seats:
+                backend.seats = backend.told = seats
             self.backends.append(backend)
         for gone in known.values():
             gone.up = False
@@ -59,7 +61,7 @@ class Seating:
         self.seats = sum(backend.seats for backend in up)
         self.taken = sum(backend.running for backend in up)
         self.free = sum(max(0, backend.seats - backend.running) for backend in up)
-        reserves = [band.reserve for band in self.bands]
+        reserves = [0 if band.reserve == AUTO else band.reserve for band in self.bands]
         self.least_free = [max(reserves[:band], default=0) for band in range(len(reserves))]
         self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else float("inf") for band in self.bands]
         self.limited = any(self.least_free) or any(band.ceiling < 1 for band in self.bands)

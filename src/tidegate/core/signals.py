@@ -46,4 +46,54 @@ class Waiter:
     waiting: bool
 
 
-Signal = Health | Seats | Drain | Waiter
+@dataclass(slots=True, frozen=True)
+class Reading:
+    """What an engine showed of itself on its metrics page; ``None`` for what it does not show.
+
+    Attributes:
+        backend: its name.
+        at: ``now`` of the moment it was read.
+        kv_free: free part of its KV cache, 0 to 1.
+        running: requests in its batch.
+        waiting: requests in its own queue.
+        preemptions: of its running requests, since its start.
+        kv_tokens: size of its KV cache in tokens.
+        generated: tokens written since its start; shows that the page moves.
+    """
+
+    backend: str
+    at: float
+    kv_free: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    preemptions: int | None = None
+    kv_tokens: int | None = None
+    generated: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class RateLimit:
+    """What an upstream said of its quota (``x-ratelimit-*``); ``None`` for what it did not say.
+
+    Attributes:
+        backend: its name.
+        remaining_requests: requests left in its window.
+        remaining_tokens: tokens left in its window.
+        reset_s: seconds until its window is whole again.
+    """
+
+    backend: str
+    remaining_requests: int | None = None
+    remaining_tokens: int | None = None
+    reset_s: float = 60.0
+
+
+@dataclass(slots=True, frozen=True)
+class Paused:
+    """An upstream answered 429: it takes no work of any band before ``until`` (a ``now`` value)."""
+
+    backend: str
+    until: float
+
+
+Signal = Health | Seats | Drain | Waiter | Reading | RateLimit | Paused

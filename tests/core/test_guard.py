@@ -1,0 +1,106 @@
+"""The automatic reserve against the closed form, and its estimates against noise and bursts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tidegate.core.guard import BUSY, EVERY_S, Guard, Windows, busy_chance, guard_seats
+
+SEATS, HOLD_S = 64, 5.0
+
+
+@pytest.mark.parametrize(("load", "reserve"), [(0.1, 3), (0.4, 7), (0.45, 8)])
+def test_reserve_of_64_seats(load: float, reserve: int) -> None:
+    rate = load * SEATS / HOLD_S
+    assert guard_seats(SEATS, rate, 1 / HOLD_S) == (reserve, False)
+    assert busy_chance(SEATS, reserve, rate, 1 / HOLD_S) <= BUSY
+    assert busy_chance(SEATS, reserve - 1, rate, 1 / HOLD_S) > BUSY
+
+
+def test_chance_is_that_of_the_chain_written_out() -> None:
+    # Two seats, one reserved, one arrival per second, one release per second and seat: states 1, 2, 3, ...
+    # pi2 = pi1 / 2, pi(n+1) = pi(n) / 2, so P(2 or more) = (1/2) / (1 - 1/2) / (1 + 1) = 1/2.
+    assert busy_chance(2, 1, 1.0, 1.0) == pytest.approx(0.5)
+    assert busy_chance(2, 0, 1.0, 1.0) == 1.0
+    assert busy_chance(2, 2, 2.0, 1.0) == 1.0
+
+
+def test_a_quarter_is_the_most_and_says_when_it_is_short() -> None:
+    assert guard_seats(SEATS, 9.0, 1 / HOLD_S) == (16, True)
+    assert guard_seats(SEATS, 99.0, 1 / HOLD_S) == (16, True)
+    assert guard_seats(SEATS, 7.9, 1 / HOLD_S)[0] <= 16
+
+
+def test_small_pools_and_idle_bands_reserve_nothing() -> None:
+    assert guard_seats(7, 1.0, 1.0) == (0, False)
+    assert guard_seats(8, 1.0, 1.0)[0] > 0
+    assert guard_seats(SEATS, 0.0, 1.0) == (0, False)
+
+
+def looks(guard: Guard, gaps: Iterator[float], *, until: float, seed: int = 1) -> list[int]:
+    """Reserves seen every 100 ms while work of 5 s keeps all seats busy and guarded work arrives after ``gaps``."""
+    draw = random.Random(seed)
+    seen = []
+    arrivals = released = 0
+    held_s = 0.0
+    coming = next(gaps)
+    for step in range(int(until / EVERY_S)):
+        now = step * EVERY_S
+        while coming <= now:
+            arrivals += 1
+            coming += next(gaps)
+        if draw.random() < SEATS / HOLD_S * EVERY_S / 2:
+            released += 2
+            held_s += draw.expovariate(1 / HOLD_S) + draw.expovariate(1 / HOLD_S)
+        seen.append(guard.note(now, seats=SEATS, arrivals=arrivals, released=released, held_s=held_s))
+    return seen
+
+
+def poisson(rate: float, seed: int) -> Iterator[float]:
+    draw = random.Random(seed)
+    while True:
+        yield draw.expovariate(rate)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_poisson_noise_does_not_move_the_reserve_beyond_eight(seed: int) -> None:
+    guard = Guard()
+    seen = looks(guard, poisson(5.12, seed), until=900, seed=seed)[600:]
+    assert max(seen) <= 8
+    assert sum(seen) / len(seen) > 5.5
+    assert not guard.short
+    assert guard.rate == pytest.approx(5.12, rel=0.15)
+    assert guard.hold_s == pytest.approx(HOLD_S, rel=0.15)
+
+
+def test_a_burst_raises_the_reserve_at_once_and_for_a_minute() -> None:
+    guard = Guard()
+
+    def at(now: float, arrivals: int) -> int:
+        return guard.note(now, seats=SEATS, arrivals=arrivals, released=100, held_s=500.0)
+
+    at(0.0, 0)
+    calm = at(30.0, 30)
+    assert at(30.5, 80) > calm
+    assert at(80.0, 90) > calm
+    assert at(92.0, 92) <= calm + 1
+
+
+def test_first_arrivals_count_before_anything_was_released() -> None:
+    guard = Guard()
+    guard.note(0.0, seats=SEATS, arrivals=0, released=0, held_s=0.0)
+    assert guard.note(1.0, seats=SEATS, arrivals=50, released=0, held_s=0.0) > 0
+
+
+def test_a_rate_that_falls_is_followed_down() -> None:
+    windows = Windows()
+    for second in range(61):
+        windows.note(float(second), 10 * second)
+    assert windows.high == pytest.approx(10, rel=0.1)
+    for second in range(61, 190):
+        windows.note(float(second), 600)
+    assert windows.high == 0.0
+    assert windows.low == 0.0
