@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from tidegate import core
-from tidegate.config import load_settings, parse_settings, preset_names, preset_text
+from tidegate.config import BandSettings, load_settings, parse_settings, preset_names, preset_text
 
 DEFAULT = core.Policy()
 
@@ -20,7 +20,10 @@ def differences(left: core.Policy, right: core.Policy) -> set[str]:
     fields = {"discipline", "unit", "overtake_cap", "queue_capacity", "queue_bytes", "sjf_aging", "max_flows"}
     found = {name for name in fields if getattr(left, name) != getattr(right, name)}
     for one, other in zip(left.bands, right.bands, strict=True):
-        names = (name for name in core.Band.__dataclass_fields__ if getattr(one, name) != getattr(other, name))
+        known = (
+            name for name in core.Band.__dataclass_fields__ if name.removesuffix("_s") in BandSettings.model_fields
+        )
+        names = (name for name in known if getattr(one, name) != getattr(other, name))
         found |= {f"{one.name}.{name}" for name in names}
     return found
 

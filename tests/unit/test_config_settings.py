@@ -9,7 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from tidegate import core
-from tidegate.config import Address, AnonymousSettings, ConfigError, key_digest, load_settings, matches, parse_settings
+from tidegate.config import (
+    Address,
+    AnonymousSettings,
+    BandSettings,
+    ConfigError,
+    key_digest,
+    load_settings,
+    matches,
+    parse_settings,
+)
 
 FULL = f"""
 gateway: {{listen: "0.0.0.0:8400", max_body: 1MiB, drain_timeout: 250ms, fallback_finish_reason: stop}}
@@ -87,7 +96,26 @@ def test_the_core_gets_the_same_policy() -> None:
 
 def test_the_default_policy_is_the_core_default() -> None:
     policy = load_settings(None, environ={}, backend_url="http://127.0.0.1:8000").core_policy()
-    assert policy == core.Policy(pools=policy.pools)
+    default = core.Policy()
+    for name in ("discipline", "unit", "overtake_cap", "queue_capacity", "queue_bytes", "max_flows", "backlog_after_s"):
+        assert getattr(policy, name) == getattr(default, name)
+    for name in ("sjf_aging", "lend_limit", "depends_timeout_s"):
+        assert getattr(policy, name) == getattr(default, name)
+    for ours, theirs in zip(policy.bands, default.bands, strict=True):
+        for name in core.Band.__dataclass_fields__:
+            if name.removesuffix("_s") in BandSettings.model_fields:
+                assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_a_backend_without_a_name_is_called_by_its_address() -> None:
+    urls = ("http://[::1]:80", "https://api.example.com", f"http://{'a' * 150}.example:8000")
+    backends = ", ".join(f"{{url: '{url}'}}" for url in urls)
+    (model,) = parse_settings(f"models: [{{name: m, backends: [{backends}]}}]").models
+    assert [backend.name[-20:] for backend in model.backends] == [
+        "::1:80",
+        "api.example.com",
+        "aaaaaaaa.example:8000"[-20:],
+    ]
 
 
 def test_one_backend_without_a_file_serves_any_model_to_anyone_on_this_machine() -> None:

@@ -266,4 +266,4 @@ def _host_name(url: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         return "backend"
-    return f"{host}:{port}" if host and port else host or "backend"
+    return (f"{host}:{port}" if host and port else host or "backend")[-128:]

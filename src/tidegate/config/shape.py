@@ -30,8 +30,8 @@ def build(model: type[_M], tree: Map, problems: list[Problem]) -> _M | None:
     except ValidationError as error:
         found += _translated(error, tree)
         result = None
-        if not found and not problems:
-            raise  # a kind of error that nothing above translates: better a fault than a silent refusal
+        if not found and not problems:  # told in pydantic's words rather than not at all
+            found = [Problem(dotted(item["loc"]), item["msg"]) for item in error.errors()]
     problems += found
     return None if found else result
 

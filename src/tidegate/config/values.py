@@ -188,15 +188,10 @@ def parse_address(value: object) -> Address:
     host, colon, port = _text(value).rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise wanted
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        try:
-            ip_address(host)
-        except ValueError:
-            raise wanted from None
-    elif not _HOST.fullmatch(host):
+    bare = host.removeprefix("[").removesuffix("]")
+    if (":" in bare) != (host != bare) or not _is_host(bare):
         raise wanted
-    return Address(host, int(port))
+    return Address(bare, int(port))
 
 
 def parse_root_url(value: object) -> str:
@@ -209,7 +204,7 @@ def parse_root_url(value: object) -> str:
         raise ExpectedError("expected a root URL, like http://10.0.0.1:8000") from None
     if parts.username is not None or parts.password is not None:
         raise ExpectedError("expected a URL without a user or password; put the credential in api_key", secret=True)
-    if parts.scheme not in ("http", "https") or not host or not text.isascii() or any(c.isspace() for c in text):
+    if parts.scheme not in ("http", "https") or not host or not _is_host(host) or parts.netloc[-1] == ":":
         raise ExpectedError("expected a root URL, like http://10.0.0.1:8000")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         root = f"{parts.scheme}://{parts.netloc}"
@@ -223,6 +218,16 @@ def parse_choice(value: object, choices: list[str]) -> str:
     if text not in choices:
         raise ExpectedError(f"expected one of {', '.join(choices)}", nearest=nearest(text, choices))
     return text
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is a name, an IPv4 or a bare IPv6 address (without a zone)."""
+    if ":" not in host:
+        return _HOST.fullmatch(host) is not None
+    try:
+        return "%" not in host and ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def _text(value: object) -> str:
