@@ -102,7 +102,7 @@ def test_check_judges_a_good_file(tmp_path: Path) -> None:
     result = run("check", "-c", str(path))
     assert result.exit_code == 0
     assert f"{path}: valid; aging over 3 bands, 1 model, 8 seats, 0 tenants" in result.output
-    assert "warning: policy.bands.p2.floor: 0: the band may wait for ever" in result.output
+    assert "warning: policy.bands.p2.floor: p2 may wait for ever" in result.output
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -111,6 +111,45 @@ def test_check_judges_a_preset_without_a_file(preset: str) -> None:
     assert result.exit_code == 0
     assert f"preset {preset}: valid" in result.output
     assert "16 seats" in result.output
+
+
+def test_check_bounds_each_band_and_derives_it() -> None:
+    output = run("check", "--seats", "10", "--service-time", "2s", "--tenants", "3").output
+    lines = output.splitlines()
+    assert "pool default: the longest wait with 10 seats, each held for 2 s at most" in lines
+    # A floor of 1/20 on 10 seats: 20 dispatches are 2 rounds, 3 tenants' first tickets 6, 5,000 tickets 10,000.
+    at = lines.index("  p1  4 s to the next dispatch, 12 s to a tenant's first among 3, 20000 s through a full band")
+    assert "1 of every 20 dispatches" in lines[at + 1]
+    assert lines[at + 1].startswith("      ")
+    assert lines[-1] == "no warnings"
+
+
+def test_check_says_what_may_wait_for_ever() -> None:
+    output = run("check", "--preset", "strict").output
+    assert "  p1  may wait for ever\n" in output
+    assert "\nwarning: policy.bands.p2.floor: p2 may wait for ever" in output
+
+
+def test_check_warns_of_a_time_to_live_that_is_too_short() -> None:
+    assert "warning: policy.bands.p1.ttl: p1 expires after 15 s" in run("check", "--service-time", "30s").output
+
+
+def test_check_names_pools_of_equal_seats_together(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    pools = ", ".join(
+        f"{{name: {m}, backends: [{{url: http://{m}, seats: {n}}}]}}" for m, n in (("a", 8), ("b", 9), ("c", 8))
+    )
+    path.write_text(f"models: [{pools}]\npolicy: {{bands: {{p2: {{floor: 0}}}}}}\n")
+    output = run("check", "-c", str(path)).output
+    assert "pools a, c: the longest wait with 8 seats" in output
+    assert "pool b: the longest wait with 9 seats" in output
+    assert output.count("warning: policy.bands.p2.floor") == 1
+
+
+def test_check_refuses_a_service_time_that_is_none() -> None:
+    result = run("check", "--service-time", "0s")
+    assert result.exit_code == 2
+    assert "--service-time: expected a duration above 0, got '0s'" in result.output
 
 
 def test_a_bad_file_ends_with_its_problems_and_status_2(

@@ -17,9 +17,6 @@ def test_the_default_policy_needs_no_advice() -> None:
     ("extra", "path", "words"),
     [
         ("gateway: {listen: '0.0.0.0:1'}", "tenants", "nobody can call"),
-        ("policy: {bands: {p3: {floor: 0.01, weight: 0}}}", "policy.bands", "4 bands"),
-        ("policy: {bands: {p2: {floor: 0}}}", "policy.bands.p2.floor", "may wait for ever"),
-        ("policy: {bands: {p2: {ceiling: 0.8}}}", "policy.bands.p2.ceiling", "0.8: 1 of 10 seats of m stay idle"),
         ("policy: {bands: {p2: {promote_after: 24h}}}", "policy.bands.p2.promote_after", "no ticket gets so old"),
         ("policy: {bands: {p0: {promote_after: 1s}}}", "policy.bands.p0.promote_after", "no band is higher"),
         ("policy: {bands: {p0: {message: {en: Wait.}}}}", "policy.bands.p0.message", "is never sent"),
@@ -29,7 +26,3 @@ def test_each_doubtful_setting_gets_one_warning(extra: str, path: str, words: st
     ((found, text),) = advice(parse_settings(MODELS + extra))
     assert found == path
     assert words in text
-
-
-def test_a_ceiling_that_leaves_no_seat_idle_is_silent() -> None:
-    assert advice(parse_settings(MODELS + "policy: {bands: {p2: {ceiling: 0.9}}}")) == []

@@ -1,14 +1,21 @@
-"""``tidegate check``: judge a settings file without running it."""
+"""``tidegate check``: judge a settings file without running it.
+
+The bounds and most warnings come from ``core.bounds``, which knows the rules; this module reads, asks and prints.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tidegate.config import DEFAULT_PRESET, Settings, advice, load_settings
+from tidegate.cli._output import INVALID
+from tidegate.config import DEFAULT_PRESET, ExpectedError, Settings, advice, load_settings, parse_positive_duration
+from tidegate.core import Policy
+from tidegate.core.bounds import LongestWait, findings, longest_waits
 
 PLACEHOLDER = "http://127.0.0.1:8000"
 """Backend of a check without a file; nothing connects to it."""
@@ -20,28 +27,76 @@ def check(
         str | None, typer.Option("--preset", help="Policy to start from; without a file, the policy to judge.")
     ] = None,
     seats: Annotated[int | None, typer.Option("--seats", min=1, help="Seats, when there is no file.")] = None,
+    service_time: Annotated[
+        str, typer.Option("--service-time", metavar="TIME", help="Longest time that a request holds a seat.")
+    ] = "10s",
+    tenants: Annotated[
+        int, typer.Option("--tenants", min=1, help="How many tenants have work in a band at a time.")
+    ] = 1,
 ) -> None:
-    """Validate settings and warn of what is probably not meant.
+    """Validate settings, bound how long each band may wait, and warn of what is probably not meant.
 
+    The bounds hold whatever waits elsewhere, while no request holds a seat longer than --service-time.
     Ends with status 2 and every problem with its line when the settings cannot be used.
     """
+    try:
+        service_s = parse_positive_duration(service_time)
+    except ExpectedError as error:
+        typer.echo(f"--service-time: {error}, got {service_time!r}", err=True)
+        raise typer.Exit(INVALID) from None
     if config is None:
         settings = load_settings(None, environ=os.environ, backend_url=PLACEHOLDER, preset=preset, seats=seats)
     else:
         settings = load_settings(config, environ=os.environ, preset=preset)
     typer.echo(_summary(settings, str(config) if config else f"preset {preset or DEFAULT_PRESET}"))
-    for path, text in advice(settings):
-        typer.echo(f"warning: {path}: {text}")
+    policy = settings.core_policy()
+    for pools, count in _pools_by_seats(settings):
+        typer.echo(f"\n{pools}: the longest wait with {_counted(count, 'seat')}, each held for {service_s:g} s at most")
+        for wait in longest_waits(policy, seats=count, service_s=service_s, tenants=tenants):
+            typer.echo("\n".join(_bound(wait, tenants)))
+    warnings = _warnings(settings, policy, service_s, tenants)
+    typer.echo("".join(f"\nwarning: {path}: {text}" for path, text in warnings) or "\nno warnings")
 
 
 def _summary(settings: Settings, name: str) -> str:
-    policy = settings.policy
-    seats = sum(backend.seats for model in settings.models for backend in model.backends)
-    counts = (
-        (len(settings.band_names), "band"),
-        (len(settings.models), "model"),
-        (seats, "seat"),
-        (len(settings.tenants), "tenant"),
+    parts = (
+        _counted(len(settings.band_names), "band"),
+        _counted(len(settings.models), "model"),
+        _counted(sum(_seats(settings)), "seat"),
+        _counted(len(settings.tenants), "tenant"),
     )
-    parts = ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
-    return f"{name}: valid; {policy.discipline} over {parts}"
+    return f"{name}: valid; {settings.policy.discipline} over {', '.join(parts)}"
+
+
+def _bound(wait: LongestWait, tenants: int) -> Iterator[str]:
+    if wait.next_s is None:
+        yield f"  {wait.band}  may wait for ever"
+    else:
+        fair = "" if tenants == 1 else f"{wait.fair_s:g} s to a tenant's first among {tenants}, "
+        yield f"  {wait.band}  {wait.next_s:g} s to the next dispatch, {fair}{wait.full_s:g} s through a full band"
+    for line in wait.lines:
+        yield f"      {line}"
+
+
+def _pools_by_seats(settings: Settings) -> list[tuple[str, int]]:
+    """Pools with equal seats have equal bounds: name them together."""
+    groups: dict[int, list[str]] = {}
+    for model, seats in zip(settings.models, _seats(settings), strict=True):
+        groups.setdefault(seats, []).append(model.pool)
+    return [(f"pool{'s' * (len(names) > 1)} {', '.join(names)}", seats) for seats, names in groups.items()]
+
+
+def _warnings(settings: Settings, policy: Policy, service_s: float, tenants: int) -> list[tuple[str, str]]:
+    found = advice(settings)
+    for seats in dict.fromkeys(_seats(settings)):
+        judged = findings(policy, seats=seats, service_s=service_s, tenants=tenants)
+        found += [(finding.field, finding.message) for finding in judged]
+    return list(dict.fromkeys(found))
+
+
+def _seats(settings: Settings) -> list[int]:
+    return [sum(backend.seats for backend in model.backends) for model in settings.models]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

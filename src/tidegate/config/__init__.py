@@ -25,7 +25,15 @@ from tidegate.config.schema import (
     key_digest,
     matches,
 )
-from tidegate.config.values import Address, ExpectedError, nearest, parse_duration, parse_name, parse_size
+from tidegate.config.values import (
+    Address,
+    ExpectedError,
+    nearest,
+    parse_duration,
+    parse_name,
+    parse_positive_duration,
+    parse_size,
+)
 
 __all__ = [
     "ANONYMOUS",
@@ -58,6 +66,7 @@ __all__ = [
     "nearest",
     "parse_duration",
     "parse_name",
+    "parse_positive_duration",
     "parse_settings",
     "parse_size",
     "preset_names",
