@@ -120,3 +120,28 @@ def test_one_more_stream_leaves_the_others_draws_alone() -> None:
     list(itertools.islice(poisson(3, stream_random(1, "b")), 100))
     assert alone == list(itertools.islice(poisson(3, stream_random(1, "a")), 100))
     assert alone != list(itertools.islice(poisson(3, stream_random(2, "a")), 100))
+
+
+class Noting:
+    """Notes what a server says."""
+
+    def __init__(self) -> None:
+        self.first: list[int] = []
+        self.ended: list[int] = []
+
+    def first_token(self, now: float, number: int) -> None:
+        self.first.append(number)
+
+    def finished(self, now: float, number: int) -> None:
+        self.ended.append(number)
+
+
+def test_first_token_of_a_preempted_request_is_told_once() -> None:
+    server, noting = EngineServer(EngineModel(kv_tokens=1024, max_sequences=8)), Noting()
+    for number in range(2):
+        server.start(0.0, number, Request(0.0, 0, "t", 480, 520 - 420 * number))
+    while (now := server.next_event()) < float("inf"):
+        server.advance(now, noting)
+    assert server.model.counters.preemptions == 1
+    assert noting.first == [0, 1]
+    assert sorted(noting.ended) == [0, 1]

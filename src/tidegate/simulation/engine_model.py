@@ -216,9 +216,7 @@ class EngineModel:
         full_units = min(len(chain), target // sequence.unit_tokens)
         # At least one token has to be computed, so that there is something to sample from.
         hits = kv.match(chain, min(full_units, (target - 1) // sequence.unit_tokens))
-        run = 0
-        if sequence.run_after == hits:
-            run = min(kv.run_length(sequence.number), (target - 1) // BLOCK - hits * unit_blocks)
+        run = kv.run_length(sequence.number) if sequence.run_after == hits else 0
         hit_blocks = hits * unit_blocks + run
         taken = blocks_for(target) - hit_blocks
         lowers = taken + kv.unreferenced(chain[:hits]) + run
@@ -226,7 +224,7 @@ class EngineModel:
             return False
         kv.hold(chain[:hits])
         if run:
-            kv.take_run(sequence.number, run)
+            kv.take_run(sequence.number)
         kv.take(taken)
         named = 0 if run else kv.name(chain[hits:full_units])
         sequence.held = hits + named

@@ -87,11 +87,9 @@ class KvPool:
         self.plain -= spare
         self._overwrite(blocks - spare)
 
-    def take_run(self, owner: int, blocks: int) -> None:
-        """Take the first ``blocks`` of the run of ``owner`` with their content; its rest becomes plain."""
-        length = self._lru.pop(Run(owner))
-        self.cached -= length
-        self.plain += length - blocks
+    def take_run(self, owner: int) -> None:
+        """Take what is left of the run of ``owner`` with its content."""
+        self.cached -= self._lru.pop(Run(owner))
 
     def name(self, keys: Sequence[Hashable]) -> int:
         """Turn taken blocks into shared units under new ``keys``, up to the first known one; return how many."""
@@ -122,6 +120,9 @@ class KvPool:
         """Give back taken blocks: ``computed`` stay cached as the run of ``owner``, ``empty`` have no content."""
         self.plain += empty
         if computed:
+            older = self._lru.pop(Run(owner), 0)  # left by an earlier preemption and not hit since
+            self.plain += older
+            self.cached -= older
             self._lru[Run(owner)] = computed
             self.cached += computed
 
