@@ -43,15 +43,13 @@ class Budget:
 
     def open_in_s(self, now: float) -> float:
         """Return seconds until the budget is open again, 0 when it is, at most a minute."""
-        self._move(floor(now))
-        left = self.used
-        for slot in range(self._latest - SLOTS + 1, self._latest + 1):
-            if left < self.limit:
-                break
+        if self.open(now):
+            return 0.0
+        left, slot = self.used, self._latest - SLOTS
+        while left >= self.limit and slot < self._latest:
+            slot += 1
             left -= self._slots[slot % SLOTS]
-        else:
-            slot = self._latest + 1
-        return 0.0 if left == self.used else slot - 1 + SLOTS - now
+        return slot + SLOTS - now
 
     def _move(self, second: int) -> None:
         for slot in range(max(self._latest + 1, second - SLOTS + 1), second + 1):

@@ -126,8 +126,8 @@ class Names:
             return
         if work.entry is None:
             self._unknown.pop(work.name, None)
-        elif self._works.get(work.entry.ticket.id) is work:
-            del self._works[work.entry.ticket.id]
+        else:
+            self._works.pop(work.entry.ticket.id, None)
 
     def _forget(self, now: float) -> None:
         order = self._order
