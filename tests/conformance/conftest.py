@@ -1,0 +1,73 @@
+"""The stores that the conformance suites run over. Every case has the same id on all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegate.stores import JobStore, open_job_store
+from tidegate.testing.postgres import PostgresProcess, postgres_process
+
+_DURABLE = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
+
+
+@dataclasses.dataclass
+class JobStorePlace:
+    """Where a store's data lives: it can be opened more than once, and again after a crash."""
+
+    url: str
+    opened: list[JobStore] = dataclasses.field(default_factory=list)
+
+    def open(self) -> JobStore:
+        store = open_job_store(self.url)
+        self.opened.append(store)
+        return store
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresProcess]:
+    with postgres_process() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def empty_postgres(postgres: PostgresProcess) -> Callable[[], str]:
+    """Empties the database and returns its URL."""
+    import psycopg
+
+    def empty() -> str:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = error")
+            connection.execute("DROP SCHEMA IF EXISTS tidegate CASCADE")
+        return postgres.url
+
+    return empty
+
+
+def _place(kind: str, request: pytest.FixtureRequest) -> Iterator[JobStorePlace]:
+    if kind == "memory":
+        place = JobStorePlace("sqlite:///:memory:")
+    elif kind == "sqlite":
+        folder: Path = request.getfixturevalue("tmp_path")
+        place = JobStorePlace(f"sqlite:///{folder / 'jobs.db'}")
+    else:
+        place = JobStorePlace(request.getfixturevalue("empty_postgres")())
+    yield place
+    for store in place.opened:
+        store.close()
+
+
+@pytest.fixture(params=_DURABLE)
+def place(request: pytest.FixtureRequest) -> Iterator[JobStorePlace]:
+    """A durable store that a test opens as often as it likes."""
+    yield from _place(request.param, request)
+
+
+@pytest.fixture(params=["memory", *_DURABLE])
+def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
+    """An empty store."""
+    for place in _place(request.param, request):
+        yield place.open()
