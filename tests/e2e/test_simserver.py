@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
+from tidegate.simserver import EngineOptions, running_engine
 from tidegate.testing.processes import engine_process
 
 pytestmark = pytest.mark.slow
@@ -467,3 +469,15 @@ def test_wrong_options_end_with_a_message() -> None:
         pass
     with pytest.raises(RuntimeError, match="speed: expected more than 0"), engine_process(speed=0):
         pass
+
+
+def test_engine_inside_the_event_loop_of_a_test() -> None:
+    async def story() -> None:
+        async with running_engine(EngineOptions(speed=20)) as (url, app):
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+                answer = await client.chat.completions.create(model="sim", messages=QUESTION, max_tokens=5)
+                assert answer.choices[0].message.content
+            assert app.stats()["steps"] == 5
+            assert app.model.idle
+
+    asyncio.run(story())
