@@ -10,7 +10,7 @@ from tidegate.classify import Classifier
 from tidegate.config import Settings
 from tidegate.control import build_control_app
 from tidegate.core import Reason, Scheduler
-from tidegate.gateway import ClientServer, Completions, Gateway, Limits, Models, Pools, Refuser
+from tidegate.gateway import ClientServer, Completions, Ends, Gateway, Limits, Models, Pools, Refuser, Requests
 from tidegate.runtime import Driver, EventLog, GcPolicy, StallMonitor, SystemClock
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
@@ -150,6 +150,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     classifier = Classifier(settings)
     pools = Pools(settings, driver)
     refuser = Refuser(settings, recorder, clock)
+    ends = Ends()
     completions = Completions(
         max_body=settings.gateway.max_body,
         classifier=classifier,
@@ -158,12 +159,14 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         refuser=refuser,
         recorder=recorder,
         clock=clock,
+        ends=ends,
     )
     app = Gateway(
         settings,
         completions=completions,
         classifier=classifier,
         models=Models(settings, pools, clock),
+        requests=Requests(driver, classifier, ends),
         refuser=refuser,
         driver=driver,
         clock=clock,

@@ -11,12 +11,14 @@ from tidegate.core import (
     Health,
     Lease,
     Policy,
+    Progress,
     Reason,
     Reject,
     Release,
     Seats,
     Signal,
     Snapshot,
+    Status,
     Ticket,
     Turn,
 )
@@ -90,9 +92,12 @@ class FifoScheduler:
         since, _ = next(iter(self.waiting.values()))
         return 0.0 if self.draining else since + self.ttl_s
 
+    def status(self, now: float, name: str) -> Status:
+        return Status(Progress.UNKNOWN)
+
     def snapshot(self, now: float) -> Snapshot:
         backend = BackendSnapshot("m", "b", self.seats, len(self.running), up=True)
-        return Snapshot(now, len(self.waiting), 0, len(self.running), self.draining, (), (backend,))
+        return Snapshot(now, len(self.waiting), 0, 0, len(self.running), self.draining, (), (backend,))
 
     def _called(self, name: str, now: float) -> None:
         assert not self.calls or now >= self.calls[-1][1]

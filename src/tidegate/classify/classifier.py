@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidegate.classify import labels
-from tidegate.classify.bands import BandChooser
+from tidegate.classify.bands import BandChooser, Choice
 from tidegate.classify.body import ParsedBody
 from tidegate.classify.estimates import Errors, EstimateRequest, LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.identity import Headers, Identities, Tenant
@@ -167,6 +167,10 @@ class Classifier:
             language=labels.language(headers),
             idempotency_key=headers.get(b"idempotency-key", b"").decode("latin-1")[:255],
         )
+
+    def caller_band(self, tenant: Tenant, headers: Headers, path: str) -> Choice | Refused:
+        """Return the band of a caller that sends no body (it waits for another request)."""
+        return self._bands.choose(tenant, headers=headers, path=path, model="", body=ParsedBody())
 
     def learn(self, request: Classified, *, input_tokens: int | None, output_tokens: int | None) -> Errors:
         """Tell the predictor what a finished request really used; returns how wrong it was, for telemetry."""

@@ -6,6 +6,7 @@ from tidegate.gateway.models import Models
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.protocol import Limits
 from tidegate.gateway.refusing import Refuser
+from tidegate.gateway.requests import Ends, Requests
 from tidegate.gateway.server import ClientServer
 
-__all__ = ["ClientServer", "Completions", "Gateway", "Limits", "Models", "Pools", "Refuser"]
+__all__ = ["ClientServer", "Completions", "Ends", "Gateway", "Limits", "Models", "Pools", "Refuser", "Requests"]

@@ -31,6 +31,8 @@ from tidegate.gateway.call import Call, Send
 from tidegate.gateway.completions import Completions
 from tidegate.gateway.models import Models
 from tidegate.gateway.refusing import Refuser
+from tidegate.gateway.requests import PATH as REQUESTS
+from tidegate.gateway.requests import Requests
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry.log import Log
 
@@ -43,6 +45,7 @@ JSON = (b"content-type", b"application/json")
 SERVED = (Route.CHAT, Route.COMPLETIONS)
 MODELS = "/v1/models"
 HEALTH = ("/livez", "/readyz")
+PATHS = (*SERVED, MODELS, f"{REQUESTS}NAME", *HEALTH)
 READ = ("GET", "HEAD")
 
 
@@ -56,6 +59,7 @@ class Gateway:
         completions: Completions,
         classifier: Classifier,
         models: Models,
+        requests: Requests,
         refuser: Refuser,
         driver: Driver,
         clock: Clock,
@@ -64,6 +68,7 @@ class Gateway:
         self._completions = completions
         self._classifier = classifier
         self._models = models
+        self._requests = requests
         self._refuser = refuser
         self._driver = driver
         self._clock = clock
@@ -101,13 +106,15 @@ class Gateway:
                 await self._completions.run(call, route, scope, receive, send)
             else:
                 await self._wrong_method(call, scope, send, allowed=b"POST")
-        elif path == MODELS or path.startswith(MODELS + "/"):
+        elif path == MODELS or path.startswith((MODELS + "/", REQUESTS)):
             if method in READ:
-                await self._list_models(call, scope, send, name=path[len(MODELS) + 1 :])
+                await self._look_up(call, scope, send, path=path)
             else:
                 await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
         else:
-            detail = f"expected one of {', '.join((*SERVED, MODELS, *HEALTH))}; got {method} {path[:200]}"
+            detail = (
+                f"expected one of {', '.join((*SERVED, MODELS, REQUESTS + 'NAME', *HEALTH))}; got {method} {path[:200]}"
+            )
             await self._refuse(call, scope, send, Refused(Reason.BAD_REQUEST, detail, status=404))
 
     async def _health(self, call: Call, scope: Scope, send: Send) -> None:
@@ -123,19 +130,24 @@ class Gateway:
         headers = [TEXT, *call.headers(call.arrived)]
         await call.answer(send, 503 if problem else 200, headers, f"{problem or 'ok'}\n".encode())
 
-    async def _list_models(self, call: Call, scope: Scope, send: Send, *, name: str) -> None:
+    async def _look_up(self, call: Call, scope: Scope, send: Send, *, path: str) -> None:
         headers: RawHeaders = scope["headers"]
         by_name = dict(headers)
         tenant = check_headers(headers) or self._classifier.identify(by_name)
         if isinstance(tenant, Refused):
             await self._refuse(call, scope, send, tenant)
             return
-        body = self._models.one(name) if name else self._models.all()
-        if body is None:
-            await self._refuse(call, scope, send, Refused(Reason.UNKNOWN_MODEL, f"got {name[:128]!r}", "model"))
+        if path.startswith(REQUESTS):
+            name, link = path[len(REQUESTS) :], scope["state"]["link"]
+            query: bytes = scope["query_string"]
+            found = await self._requests.ask(tenant, by_name, link, wait_id=call.request_id, name=name, query=query)
+        else:
+            found = self._models.find(path[len(MODELS) + 1 :])
+        if isinstance(found, Refused):
+            await self._refuse(call, scope, send, found)
             return
         call.ended(Outcome.COMPLETED)
-        await call.answer(send, 200, [JSON, *call.headers(call.arrived)], body)
+        await call.answer(send, 200, [JSON, *call.headers(self._clock.now())], found)
 
     async def _wrong_method(self, call: Call, scope: Scope, send: Send, *, allowed: bytes) -> None:
         detail = f"expected {allowed.decode()}, got {scope['method'][:20]}"

@@ -37,6 +37,7 @@ from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, is_stream, look_at_whole, read_whole, relay_stream, whole_headers
+from tidegate.gateway.requests import Ends
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry import Recorder
 
@@ -60,6 +61,7 @@ class Completions:
         refuser: Refuser,
         recorder: Recorder,
         clock: Clock,
+        ends: Ends,
     ) -> None:
         self._max_body = max_body
         self._classifier = classifier
@@ -68,6 +70,7 @@ class Completions:
         self._refuser = refuser
         self._recorder = recorder
         self._clock = clock
+        self._ends = ends
         self._live: set[Exchange] = set()
 
     async def run(self, call: Call, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -81,17 +84,23 @@ class Completions:
         elif isinstance(asked, Refused):
             await self._refuser.early(call, send, asked, headers=by_name, link=link)
         else:
-            with Exchange(self._driver, link) as exchange:
-                self._live.add(exchange)
-                try:
-                    await self._serve(call, asked, exchange, send)
-                except asyncio.CancelledError:
-                    if exchange.stopped is None:
-                        raise
-                    exchange.finish(FAILED, reason=exchange.stopped)
-                    await self._fail(call, send, asked, exchange.stopped, "the request was stopped")
-                finally:
-                    self._live.discard(exchange)
+            try:
+                await self._hold(call, asked, link, send)
+            finally:
+                self._ends.told(f"{asked.classified.tenant.name}/{asked.classified.request_id}")
+
+    async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
+        with Exchange(self._driver, link) as exchange:
+            self._live.add(exchange)
+            try:
+                await self._serve(call, asked, exchange, send)
+            except asyncio.CancelledError:
+                if exchange.stopped is None:
+                    raise
+                exchange.finish(FAILED, reason=exchange.stopped)
+                await self._fail(call, send, asked, exchange.stopped, "the request was stopped")
+            finally:
+                self._live.discard(exchange)
 
     def stop_running(self, reason: Reason) -> None:
         """End every request in progress; each client gets an error."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from tidegate.classify import Refused
 from tidegate.config import WILDCARD, Settings
+from tidegate.core import Reason
 from tidegate.gateway.pools import Pools
 from tidegate.runtime import Clock
 
@@ -25,13 +27,14 @@ class Models:
         found = [name for b in self._pools.backends.values() if b.pool == self._wild for name in b.models]
         return list(dict.fromkeys([*self._own, *found]))
 
-    def all(self) -> bytes:
-        """Return the list."""
-        return msgspec.json.encode({"object": "list", "data": [self._item(name) for name in self.names()]})
-
-    def one(self, name: str) -> bytes | None:
-        """Return one entry, ``None`` when there is no such model."""
-        return msgspec.json.encode(self._item(name)) if name in self.names() else None
+    def find(self, name: str) -> bytes | Refused:
+        """Return the entry of a name, or the whole list for an empty one."""
+        names = self.names()
+        if not name:
+            return msgspec.json.encode({"object": "list", "data": [self._item(each) for each in names]})
+        if name not in names:
+            return Refused(Reason.UNKNOWN_MODEL, f"got {name[:128]!r}", "model")
+        return msgspec.json.encode(self._item(name))
 
     def _item(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "tidegate"}

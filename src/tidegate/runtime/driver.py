@@ -36,6 +36,7 @@ from tidegate.core import (
     Release,
     Signal,
     Snapshot,
+    Status,
     Ticket,
 )
 from tidegate.runtime.clock import Clock
@@ -62,6 +63,7 @@ class SchedulerLike(Protocol):
     def tick(self, now: float) -> list[Action]: ...
     def next_wakeup(self) -> float | None: ...
     def snapshot(self, now: float) -> Snapshot: ...
+    def status(self, now: float, name: str) -> Status: ...
 
 
 class Driver:
@@ -239,6 +241,10 @@ class Driver:
     def snapshot(self) -> Snapshot:
         """What the scheduler says of itself now."""
         return self._scheduler.snapshot(self._clock.now())
+
+    def status(self, name: str) -> Status:
+        """How far the request of a full name (``tenant/name``) is."""
+        return self._scheduler.status(self._clock.now(), name)
 
     # The machine.
 
