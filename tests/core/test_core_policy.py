@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tidegate.core import BackendSpec, Band, Policy, PolicyError, PoolSpec
+from tidegate.core import BackendSpec, Band, Policy, PolicyError, PoolSpec, WorkEstimate
 
 P0, P1, P2 = Policy().bands
 
@@ -46,3 +46,7 @@ def test_refused(changes: dict[str, object], field: str) -> None:
     assert refused.value.field == field
     assert str(refused.value).startswith(field)
     assert "expected" in refused.value.message or "twice" in refused.value.message
+
+
+def test_work_in_tokens() -> None:
+    assert WorkEstimate(3, 4).tokens == 7

@@ -93,8 +93,7 @@ def settle_work(state: State, work: Work, actions: list[Action]) -> None:
     """Put a work that just came to wait where its lenders want it."""
     for wait in list(work.waits):
         relend(state, wait, actions)
-    for follower in _follow(state, work, actions):
-        relend(state, follower, actions)
+    _follow(state, work, actions)
 
 
 def started(state: State, entry: Entry, actions: list[Action]) -> None:
