@@ -127,6 +127,12 @@ def test_the_translation_follows_the_readme() -> None:
         assert number in read(chinese), f"{number} is missing in the translation"
 
 
+def test_every_room_is_in_the_architecture() -> None:
+    text = read(ROOT / "docs" / "architecture.md")
+    rooms = {path.parent.name for path in (ROOT / "src" / "tidegate").glob("*/__init__.py")} | {"assembly"}
+    assert rooms == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+
+
 def test_pictures_are_well_formed() -> None:
     pictures = sorted((ROOT / "docs" / "images").glob("*.svg"))
     assert len(pictures) >= 2
