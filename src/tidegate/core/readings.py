@@ -1,0 +1,118 @@
+"""Two sensors of an engine's memory in one figure: its own page, and what was dispatched since (SPEC §5.2).
+
+A page shows a moment that is past. What was dispatched since the page last moved is added to it, so that a burst
+between two scrapes cannot overfill. A page older than ``stale_after_s``, or one that stands still while requests come
+and go, is not used: the ledger of outstanding estimates goes on alone where the size of the cache is known, and
+without that nothing is gated; traffic flows in either case.
+
+An engine without a gauge (llama.cpp) has the ledger only. There a full cache fails a whole batch, so room is kept for
+the largest request seen lately.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.policy import BackendSpec, Band
+from tidegate.core.signals import Reading
+
+NEVER = float("inf")
+_FORGET = 0.99  # per dispatch, of the largest request
+
+
+class Sensor:
+    """What is known of one backend's KV cache.
+
+    Attributes:
+        reading: the last page, ``None`` before the first.
+        closed: per band, whether the watermark stops it here.
+    """
+
+    __slots__ = (
+        "_busy_since", "_capacity", "_frozen", "_largest", "_moved", "_since", "_stale_after_s", "closed", "reading",
+    )  # fmt: skip
+
+    def __init__(self, spec: BackendSpec, bands: int) -> None:
+        self.reading: Reading | None = None
+        self.closed = [False] * bands
+        self._since = 0  # tokens dispatched since the page last moved
+        self._largest = 0.0
+        self._moved = False  # dispatches since _busy_since
+        self._busy_since = 0.0  # the page has stood still since then, with work in the engine
+        self._frozen = False
+        self.obey(spec)
+
+    def obey(self, spec: BackendSpec) -> None:
+        """Take new settings."""
+        self._stale_after_s = spec.stale_after_s
+        self._capacity = spec.kv_tokens
+
+    @property
+    def watches(self) -> bool:
+        """Whether anything may ever be gated here."""
+        return self._capacity is not None or self.reading is not None
+
+    def dispatched(self, tokens: int) -> None:
+        """Reserve the estimate of a dispatch."""
+        self._since += tokens
+        self._moved = True
+        self._largest = max(self._largest * _FORGET, tokens)
+
+    def read(self, reading: Reading, running: int) -> None:
+        """Take in a page; ``running`` is the leases held then."""
+        before, self.reading = self.reading, reading
+        if before is None or _shown(before) != _shown(reading) or not running:
+            self._frozen = self._moved = False
+            self._busy_since = reading.at
+            self._since = 0
+        elif self._moved and reading.at - self._busy_since > self._stale_after_s and _moves(reading):
+            self._frozen = True
+
+    def stale(self, now: float) -> bool:
+        """Say whether there was a page and it is not to be used."""
+        reading = self.reading
+        return reading is not None and (self._frozen or now - reading.at > self._stale_after_s)
+
+    def free(self, now: float, outstanding: int) -> float | None:
+        """Return the free part of the cache, below 0 when more is promised than fits; ``None`` when unknown.
+
+        Args:
+            now: seconds.
+            outstanding: estimated tokens of all leases held.
+        """
+        reading, capacity = self.reading, self._capacity
+        if reading is not None and capacity is None:
+            capacity = reading.kv_tokens
+        if reading is None or reading.kv_free is None or self.stale(now):
+            return None if capacity is None else 1.0 - (outstanding + self._room(reading)) / capacity
+        if capacity is None:
+            return reading.kv_free
+        return reading.kv_free - min(self._since, outstanding) / capacity
+
+    def gate(self, now: float, outstanding: int, bands: tuple[Band, ...]) -> float | None:
+        """Bring ``closed`` up to date, each band with its hysteresis; return what ``free`` returns."""
+        free = self.free(now, outstanding)
+        closed = self.closed
+        for index, band in enumerate(bands):
+            if free is None:
+                closed[index] = False
+            elif closed[index]:
+                closed[index] = free < band.kv_resume or free < 0.0
+            else:
+                closed[index] = free < band.kv_watermark or free < 0.0
+        return free
+
+    def changes_at(self) -> float:
+        """Return when the page goes stale, which may open what it closes."""
+        return NEVER if self.reading is None or self._frozen else self.reading.at + self._stale_after_s
+
+    def _room(self, reading: Reading | None) -> float:
+        """Return the tokens to keep free where the ledger is all there is, by design and not by an outage."""
+        return self._largest if reading is None or reading.kv_free is None else 0.0
+
+
+def _shown(reading: Reading) -> tuple[object, ...]:
+    return reading.kv_free, reading.running, reading.waiting, reading.preemptions, reading.generated
+
+
+def _moves(reading: Reading) -> bool:
+    """Say whether the page of a working engine cannot stand still."""
+    return reading.kv_free is not None or reading.generated is not None

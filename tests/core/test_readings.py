@@ -1,0 +1,131 @@
+"""The engine's page and the ledger of dispatches as one figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.core import BackendSpec, Policy
+from tidegate.core.readings import NEVER, Sensor
+from tidegate.core.signals import Reading
+
+BANDS = Policy().bands
+
+
+def sensor(*, kv_tokens: int | None = 10_000, stale_after_s: float = 3.0) -> Sensor:
+    return Sensor(BackendSpec("b", 64, stale_after_s=stale_after_s, kv_tokens=kv_tokens), len(BANDS))
+
+
+def page(at: float, kv_free: float | None, *, running: int = 1, kv_tokens: int | None = None) -> Reading:
+    return Reading("b", at, kv_free, running, 0, 0, kv_tokens)
+
+
+def test_dispatches_since_the_page_are_added_to_it() -> None:
+    both = sensor()
+    both.read(page(0.0, 0.5), 1)
+    both.dispatched(2000)
+    assert both.free(0.5, 4000) == pytest.approx(0.3)
+    assert both.free(0.5, 1000) == pytest.approx(0.4)  # most of them are over again
+    both.read(page(1.0, 0.35), 1)
+    assert both.free(1.0, 4000) == 0.35
+
+
+def test_a_page_that_did_not_move_does_not_clear_them() -> None:
+    both = sensor()
+    both.read(page(0.0, 0.5), 1)
+    both.dispatched(2000)
+    both.read(page(1.0, 0.5), 1)
+    assert both.free(1.0, 4000) == pytest.approx(0.3)
+
+
+def test_an_old_page_leaves_the_ledger_alone() -> None:
+    both = sensor()
+    both.read(page(0.0, 0.9), 1)
+    both.dispatched(500)
+    assert not both.stale(3.0)
+    assert both.changes_at() == 3.0
+    assert both.stale(3.1)
+    assert both.free(3.1, 6000) == pytest.approx(0.4)
+
+
+def test_without_a_known_size_nothing_is_gated_once_stale() -> None:
+    bare = sensor(kv_tokens=None)
+    watched = [bare.watches]
+    assert bare.free(0.0, 10**9) is None
+    bare.read(page(0.0, 0.01), 1)
+    bare.dispatched(500)
+    assert [*watched, bare.watches] == [False, True]
+    assert bare.free(0.0, 500) == 0.01
+    bare.gate(0.0, 500, BANDS)
+    assert bare.closed == [False, True, True]
+    bare.gate(9.0, 500, BANDS)
+    assert bare.closed == [False, False, False]
+
+
+def test_the_page_may_tell_the_size() -> None:
+    told = sensor(kv_tokens=None)
+    told.read(page(0.0, 0.5, kv_tokens=1000), 1)
+    told.dispatched(100)
+    assert told.free(0.0, 100) == pytest.approx(0.4)
+
+
+def test_a_page_that_stands_still_in_traffic_is_frozen() -> None:
+    both = sensor()
+    for second in range(5):
+        both.read(page(float(second), 0.5), 1)
+        both.dispatched(10)
+    assert both.stale(4.0)
+    assert both.changes_at() == NEVER
+    both.read(page(5.0, 0.49), 1)
+    assert not both.stale(5.0)
+
+
+@pytest.mark.parametrize(("running", "traffic"), [(0, True), (1, False)])
+def test_a_still_page_is_right_when_nothing_ran_or_came(running: int, *, traffic: bool) -> None:
+    both = sensor()
+    for second in range(9):
+        both.read(page(float(second), 1.0, running=running), running)
+        if traffic:
+            both.dispatched(10)
+    assert not both.stale(8.0)
+
+
+def test_counts_alone_may_stand_still() -> None:
+    """All seats of a llama.cpp server are taken for minutes: its page shows the same each time."""
+    counts = sensor()
+    for second in range(9):
+        counts.read(page(float(second), None, running=4), 4)
+        counts.dispatched(10)
+    assert not counts.stale(8.0)
+
+
+def test_hysteresis_per_band() -> None:
+    both = sensor()
+    seen = []
+    for second, free in enumerate((0.21, 0.14, 0.19, 0.20, 0.07, 0.11, 0.13, 0.25)):
+        both.read(page(float(second), free), 1)
+        assert both.gate(float(second), 0, BANDS) == free
+        seen.append(both.closed[1:].copy())
+    p1 = [closed[0] for closed in seen]
+    p2 = [closed[1] for closed in seen]
+    assert p2 == [False, True, True, False, True, True, True, False]
+    assert p1 == [False, False, False, False, True, True, False, False]
+
+
+def test_nothing_passes_where_more_is_promised_than_fits() -> None:
+    both = sensor()
+    both.read(page(0.0, 0.1), 1)
+    both.dispatched(1001)
+    both.gate(0.0, 5000, BANDS)
+    assert both.closed == [True, True, True]
+
+
+def test_a_cache_without_gauge_keeps_room_for_the_largest_request() -> None:
+    ledger = sensor(kv_tokens=4096)
+    ledger.dispatched(1000)
+    ledger.dispatched(200)
+    assert ledger.free(0.0, 1200) == pytest.approx(1 - (1200 + 990) / 4096)
+    ledger.read(page(1.0, None), 2)
+    ledger.gate(1.0, 3200, BANDS)
+    assert ledger.closed[0]
+    ledger.gate(1.0, 2000, BANDS)
+    assert not ledger.closed[0]
