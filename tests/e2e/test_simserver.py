@@ -448,14 +448,10 @@ def test_hanging_answer_goes_silent(url: str, set_fault: Callable[..., None]) ->
 
 
 def test_slow_engine_takes_longer(url: str, set_fault: Callable[..., None]) -> None:
-    def took() -> float:
-        started = time.monotonic()
-        call(url, "POST", "/v1/chat/completions", chat(max_tokens=20))
-        return time.monotonic() - started
-
-    normal = took()
-    set_fault("slow", factor=5)
-    assert took() > 3 * normal
+    set_fault("slow", factor=10)
+    started = time.monotonic()
+    call(url, "POST", "/v1/chat/completions", chat(max_tokens=20))
+    assert time.monotonic() - started > 1.0, "20 steps of 6.6 ms, ten times as long"
 
 
 def test_unknown_fault_is_refused(url: str) -> None:
