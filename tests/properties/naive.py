@@ -12,6 +12,12 @@ from fractions import Fraction
 from tidegate.core import Band, Discipline, Full, Policy, Reason, Turn
 
 
+def fixed(number: int | str) -> int:
+    """Return a setting that these tests never leave to ``auto``."""
+    assert isinstance(number, int)
+    return number
+
+
 @dataclass(slots=True)
 class Waiting:
     """One waiting ticket of the model."""
@@ -89,7 +95,7 @@ class NaiveScheduler:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.bands: tuple[Band, ...] = policy.bands
-        self.seats = policy.pools[0].backends[0].seats
+        self.seats = fixed(policy.pools[0].backends[0].seats)
         self.waiting: list[Waiting] = []
         self.running: set[str] = set()
         self.account = Account([b.floor for b in policy.bands], policy.overtake_cap)
@@ -150,7 +156,7 @@ class NaiveScheduler:
         held = []
         for band in self.bands:
             held.append(free <= kept)
-            kept = max(kept, band.reserve)
+            kept = max(kept, fixed(band.reserve))
         return held
 
     def _dispatch(self, now: float) -> list[Decision]:
