@@ -167,7 +167,8 @@ class World:
         assert state.waiting.bytes == sum(entry.ticket.size_bytes for entry in waiting)
         due = min((entry.expires for entry in waiting), default=None)
         assert self.scheduler.next_wakeup() == (None if due is None else max(due, state.now))
-        assert state.tenants.flows == sum(len(queue.flows) for pool in state.pools.values() for queue in pool.queues)
+        flows = [flow for pool in state.pools.values() for queue in pool.queues for flow in queue.flows.values()]
+        assert state.tenants.flows == sum(flow.count > 0 or flow.running > 0 for flow in flows)
         self.check_lending(state, waiting)
         for tenant in state.tenants.all.values():
             assert tenant.queued == sum(entry.tenant is tenant for entry in waiting)

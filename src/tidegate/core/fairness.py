@@ -4,7 +4,7 @@ After Goyal, Vin, Cheng (1996): a flow's ``tag`` is the virtual time at which it
 moves it by tokens over weight; virtual time is the start tag of the latest ticket served. A flow that wakes up starts
 at the present virtual time, so it neither pays for the past nor banks credit. When a ticket is released, its flow is
 corrected by the tokens really used (the virtual token counter of Sheng et al., 2024). When the band has neither
-waiting nor running work, its busy period ends and all accounts start again from zero.
+waiting nor running work, its busy period ends: virtual time moves to the greatest tag, and nobody owes any more.
 
 The flow whose turn it is comes from a heap by tag. Each flow has one valid item there, whose key is at most its tag;
 the top is brought up to date before it is believed. So no step walks all flows.
@@ -12,6 +12,7 @@ the top is brought up to date before it is believed. So no step walks all flows.
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 NONE = -1
 CROWD = "\0"  # key of the flow that all share beyond max_flows
+MOST_IDLE = 256  # idle flows kept for their return: making one costs as much as serving a request
 _SLACK = 64  # items too many that are not worth a sweep
 
 
@@ -65,12 +67,13 @@ def flow_key(ticket: Ticket) -> str:
 class FairFlows:
     """The flows of one band in one pool, and whose turn it is."""
 
-    __slots__ = ("_idle", "_pushes", "count", "flows", "order", "rule", "running", "virtual")
+    __slots__ = ("_idle", "_latest", "_pushes", "count", "flows", "order", "rule", "running", "virtual")
 
     def __init__(self) -> None:
         self.flows: dict[str, Flow] = {}
         self.order: list[tuple[float, int, Flow]] = []
-        self._idle: list[tuple[float, int, Flow]] = []
+        self._idle: deque[Flow] = deque()
+        self._latest = 0.0  # greatest tag of those that went idle
         self._pushes = 0
         self.virtual = 0.0
         self.count = self.running = 0
@@ -104,7 +107,7 @@ class FairFlows:
         if self.order[0][1] == number:  # nearly always: it was its turn
             flow.order_tag = tag
             heapreplace(self.order, (tag, number, flow))
-        if self._idle and self._idle[0][0] <= self.virtual:
+        if len(self._idle) > MOST_IDLE:
             self._forgive()
 
     def correct(self, flow: Flow, tokens: int) -> None:
@@ -127,35 +130,29 @@ class FairFlows:
         heappush(self.order, (flow.tag, flow.order_no, flow))
 
     def retire(self, flow: Flow) -> None:
-        """Let go of an empty flow, at once or when virtual time has passed what it owes."""
+        """Note that a flow has neither waiting nor running work; it is closed some time later."""
+        flow.tenant.rested()
+        if flow.tag > self._latest:
+            self._latest = flow.tag
         if not self.count and not self.running:
-            for each in list(self.flows.values()):
-                self._close(each)
-            self.clear()
-        elif flow.tag <= self.virtual:
-            self._close(flow)
-        elif not flow.idle:
+            self.virtual = max(self.virtual, self._latest)
+        if not flow.idle:
             flow.idle = True
-            heappush(self._idle, (flow.tag, self.number(), flow))
-
-    def clear(self) -> None:
-        """Start again from zero; no flow is open."""
-        self.order.clear()
-        self._idle.clear()
-        self.virtual = 0.0
+            self._idle.append(flow)
+        if len(self._idle) > MOST_IDLE:
+            self._forgive()
 
     def _forgive(self) -> None:
-        """Close up to two idle flows that virtual time has caught up with."""
+        """Close an idle flow or two, those that virtual time has caught up with."""
+        idle = self._idle
         for _ in range(2):
-            if not self._idle or self._idle[0][0] > self.virtual:
-                return
-            flow = heappop(self._idle)[2]
-            flow.idle = False
-            if not flow.count and not flow.running and self.flows.get(flow.key) is flow:
-                self.retire(flow)
-
-    def _close(self, flow: Flow) -> None:
-        del self.flows[flow.key]
-        flow.order_no = flow.age_seq = NONE
-        flow.mark = 0
-        flow.tenant.left(flow)
+            flow = idle.popleft()
+            if flow.count or flow.running:
+                flow.idle = False
+            elif flow.tag > self.virtual:
+                idle.append(flow)  # it still owes
+            else:
+                del self.flows[flow.key]
+                flow.order_no = flow.age_seq = NONE
+                flow.mark = 0
+                flow.tenant.left(flow)

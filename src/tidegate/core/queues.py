@@ -90,8 +90,11 @@ class BandQueue(FairFlows):
 
     def _wake(self, entry: Entry, flow: Flow) -> None:
         """Let a flow bid that was empty, or whose oldest ticket is now ``entry``."""
-        if flow.count == 1 and flow.tag < self.virtual:
-            flow.tag = self.virtual
+        if flow.count == 1:
+            if flow.tag < self.virtual:
+                flow.tag = self.virtual
+            if not flow.running:
+                flow.tenant.woke()
         if flow.tenant.parked:
             return
         if flow.order_no == NONE:
@@ -168,12 +171,6 @@ class BandQueue(FairFlows):
             oldest = flow.oldest()
             if flow.age_seq == NONE or oldest.arrived < flow.age_at:  # an older one may have come while parked
                 self._push_age(flow, oldest)
-
-    def clear(self) -> None:
-        """Start again from zero; no flow is open."""
-        super().clear()
-        self._ages.clear()
-        self._longest.clear()
 
     def _push_age(self, flow: Flow, oldest: Entry) -> None:
         if len(self._ages) > 2 * len(self.flows) + _SLACK:

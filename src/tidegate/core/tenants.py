@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tenant:
-    """The counts of one tenant over all pools and bands. ``flows`` are those open now, in order of opening."""
+    """The counts of one tenant over all pools and bands. ``flows`` are those known now, idle ones included."""
 
     __slots__ = (
         "_home", "flows", "known", "limit", "name", "parked", "queued", "requests", "running", "spec", "tokens",
@@ -62,14 +62,20 @@ class Tenant:
             self.tokens.settle(charged_at, tokens)
 
     def opened(self, flow: Flow) -> None:
-        """Note that one of the tenant's flows was opened."""
+        """Note that one of the tenant's flows was made."""
         self.flows[flow] = None
+
+    def woke(self) -> None:
+        """Note that one of the tenant's flows has work again."""
         self._home.flows += 1
+
+    def rested(self) -> None:
+        """Note that one of the tenant's flows has no work any more."""
+        self._home.flows -= 1
 
     def left(self, flow: Flow) -> None:
         """Note that one of the tenant's flows was closed."""
         del self.flows[flow]
-        self._home.flows -= 1
         self.forget()
 
     def forget(self) -> None:
@@ -89,7 +95,7 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants with work here or with a ``TenantSpec``; ``flows`` counts the open flows of all.
+    """All tenants with work here or with a ``TenantSpec``; ``flows`` counts the flows with work, of all.
     ``metered``: some have quotas."""
 
     __slots__ = ("all", "crowd", "flows", "metered")
