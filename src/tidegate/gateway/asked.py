@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from tidegate.classify import Classified, ParsedBody, RawHeaders, Route
 
 
@@ -23,3 +25,16 @@ class Asked:
     raw: bytes
     body: ParsedBody
     classified: Classified
+
+    def let_go(self) -> None:
+        """Drop the body once nobody needs it any more: a stream lasts long, and a prompt may be large.
+
+        Every raw field keeps the whole body alive, so all of them go.
+        """
+        self.raw = b""
+        for name in _RAW:
+            setattr(self.body, name, ABSENT)
+
+
+ABSENT = msgspec.Raw()
+_RAW = [field.name for field in msgspec.structs.fields(ParsedBody) if field.type is msgspec.Raw]

@@ -38,6 +38,7 @@ from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, is_stream, look_at_whole, read_whole, relay_stream, whole_headers
 from tidegate.gateway.requests import Ends
+from tidegate.gateway.returning import Returning
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry import Recorder
 
@@ -71,6 +72,7 @@ class Completions:
         self._recorder = recorder
         self._clock = clock
         self._ends = ends
+        self._returning = Returning()
         self._live: set[Exchange] = set()
 
     async def run(self, call: Call, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -79,7 +81,7 @@ class Completions:
         by_name = dict(headers)
         link: ClientLink = scope["state"]["link"]
         asked = await self._understand(call, route, headers, by_name, receive)
-        if asked is None:
+        if asked is None or link.gone:
             call.left()
         elif isinstance(asked, Refused):
             await self._refuser.early(call, send, asked, headers=by_name, link=link)
@@ -150,13 +152,19 @@ class Completions:
         return Asked(route, headers, raw, body, classified)
 
     async def _serve(self, call: Call, asked: Asked, exchange: Exchange, send: Send) -> None:
-        ticket = _ticket(call, asked)
-        call.request_id = asked.classified.request_id
+        classified = asked.classified
+        tenant, key = classified.tenant.name, classified.idempotency_key
+        first = self._returning.first_arrival(tenant, key, call.arrived)
+        ticket = _ticket(call, asked, first)
+        call.request_id = classified.request_id
         tries = self._pools.size(ticket.pool)
         while True:
             lease = await exchange.seat(ticket)
             if lease is None:
                 assert exchange.refusal is not None
+                reason, now = exchange.refusal.reason, self._clock.now()
+                arrived = call.arrived if first is None else first
+                self._returning.refused(tenant, key, reason, arrived=arrived, now=now)
                 await self._refuser.refused(call, send, exchange.refusal, asked)
                 return
             call.lease = lease
@@ -174,7 +182,7 @@ class Completions:
                 if exchange.stopped is not None or tries <= 0 or not self._pools.has_another(backend):
                     await self._fail(call, send, asked, reason, str(error))
                     return
-                ticket = replace(ticket, arrived=call.arrived)
+                ticket = replace(ticket, arrived=call.arrived if first is None else first)
             else:
                 await self._relay(call, asked, exchange, response, start, send)
                 return
@@ -206,6 +214,7 @@ class Completions:
         self, call: Call, asked: Asked, exchange: Exchange, response: Response, start: bytes, send: Send
     ) -> None:
         if is_stream(response):
+            asked.let_go()
             relayed = await relay_stream(call, response, send, clock=self._clock, first=start)
             self._settle(call, asked, exchange, response, relayed)
             if relayed.error is not None:
@@ -244,7 +253,7 @@ class Completions:
             await self._refuser.failed(call, send, reason, detail, asked)
 
 
-def _ticket(call: Call, asked: Asked) -> Ticket:
+def _ticket(call: Call, asked: Asked, arrived: float | None) -> Ticket:
     """The scheduler's view. Its id is ours, since clients may use one ``x-request-id`` many times."""
     classified = asked.classified
     return Ticket(
@@ -256,6 +265,7 @@ def _ticket(call: Call, asked: Asked) -> Ticket:
         flow=classified.flow,
         ttl_s=classified.ttl_s,
         deadline=None if classified.deadline_s is None else call.arrived + classified.deadline_s,
+        arrived=arrived,
         size_bytes=len(asked.raw),
         name=classified.request_id,
         depends_on=classified.depends_on,
