@@ -108,6 +108,10 @@ class Service:
         """Do not wait for running streams any longer."""
         self._hurry.set()
 
+    def check_silence(self, loop_now: float) -> None:
+        """Look for answers that have gone silent; done once a second by itself."""
+        self._parts.completions.check_silence(loop_now)
+
     async def _close(self) -> None:
         parts = self._parts
         if self._watch is not None:
@@ -129,7 +133,7 @@ class Service:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        self._parts.completions.check_silence(loop.time())
+        self.check_silence(loop.time())
         self._watch = loop.call_later(WATCH_S, self._look)
 
 
