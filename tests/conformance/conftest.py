@@ -71,3 +71,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
     """An empty store."""
     for place in _place(request.param, request):
         yield place.open()
+
+
+@pytest.fixture
+def postgres_place(request: pytest.FixtureRequest) -> Iterator[JobStorePlace]:
+    """A durable store for what only PostgreSQL has."""
+    yield from _place("postgres", request)

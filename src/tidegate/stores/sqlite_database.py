@@ -23,7 +23,11 @@ _PRIMARY: Final = 0xFF  # the low byte of an extended result code is the primary
 
 
 class SqliteDatabase:
-    """A connection to one SQLite file. ``max_bytes`` limits its size; beyond it calls raise ``Full``."""
+    """A connection to one SQLite file.
+
+    ``max_bytes`` limits its size; beyond it calls raise ``Full``. ``busy_s`` is how long a call waits for another
+    process that writes, before it raises ``Unavailable``.
+    """
 
     spelling: Final = {
         "identity": "INTEGER PRIMARY KEY AUTOINCREMENT",  # numbers of deleted rows are not used again
@@ -37,12 +41,12 @@ class SqliteDatabase:
     skip_locked = ""
     wake_fd = None
 
-    def __init__(self, path: str, *, max_bytes: int | None = None) -> None:
+    def __init__(self, path: str, *, max_bytes: int | None = None, busy_s: float = _BUSY_S) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreError(f"expected SQLite 3.35 or later, this Python has {sqlite3.sqlite_version}; see jobs.store")
         self._path = path
         with _translated(path):
-            self._connection = self._open(path)
+            self._connection = self._open(path, busy_s)
             try:
                 self._set_up(max_bytes)
             except BaseException:
@@ -50,14 +54,14 @@ class SqliteDatabase:
                 raise
 
     @staticmethod
-    def _open(path: str) -> sqlite3.Connection:
+    def _open(path: str, busy_s: float) -> sqlite3.Connection:
         if path != MEMORY:
             # Prompts may stand in it: nobody else reads it. SQLite gives its other files the same mode.
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             except OSError as error:
                 raise Unavailable(f"jobs.store: cannot open {path}: {error.strerror}") from error
-        return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, cached_statements=256)
+        return sqlite3.connect(path, timeout=busy_s, isolation_level=None, cached_statements=256)
 
     def _set_up(self, max_bytes: int | None) -> None:
         pragma = self._connection.execute
@@ -166,5 +170,5 @@ def _translated(path: str) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise Full(f"jobs.store {path}: no room left on the disk, or the store's size limit is reached") from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise Unavailable(f"jobs.store {path}: another process held it for more than {_BUSY_S:.0f} s") from error
+            raise Unavailable(f"jobs.store {path}: another process is writing to it and does not end") from error
         raise Unavailable(f"jobs.store {path}: {error}") from error
