@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from tidegate.classify import Classified, ParsedBody, RawHeaders, Route
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct, gc=False):
     """What the client wants, as it came and as it was read.
 
     Attributes:

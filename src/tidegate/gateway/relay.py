@@ -6,7 +6,7 @@ A stream that cannot be finished ends with exactly one error event and no ``[DON
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tidegate.backends import BackendError, Broken, Response
 from tidegate.classify import RawHeaders, downstream_headers
@@ -21,8 +21,7 @@ _EVENT_STREAM = b"text/event-stream"
 _RETRY_HINTS = (b"retry-after", b"retry-after-ms")
 
 
-@dataclass(slots=True)
-class Relayed:
+class Relayed(msgspec.Struct, gc=False):
     """How an answer ended.
 
     Attributes:

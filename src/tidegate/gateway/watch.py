@@ -8,7 +8,6 @@ all else. Whole answers are decoded once, and only the fields named here. Nothin
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -35,8 +34,7 @@ class _Whole(msgspec.Struct):
     object: str | None = None
 
 
-@dataclass(slots=True, frozen=True)
-class Used:
+class Used(msgspec.Struct, frozen=True, gc=False):
     """Tokens that the engine used as far as it showed them; ``None`` where it did not."""
 
     input_tokens: int | None = None
