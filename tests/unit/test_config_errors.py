@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.config import ConfigError, Problem, key_digest, load_settings, parse_settings
-from tidegate.config.later import NOT_YET, NOT_YET_VALUES, not_yet
+from tidegate.config.later import NOT_YET, not_yet
 from tidegate.core import TidegateError
 
 MODELS = "models: [{name: m, backends: [{url: http://a:1, seats: 8}]}]\n"
@@ -175,16 +175,12 @@ def test_an_error_reads_like_a_compiler_message() -> None:
 
 
 def test_settings_of_later_versions_are_refused_by_name() -> None:
-    text = (
-        MODELS.replace("seats: 8", "seats: auto, budget: {}")
-        + "modes: {}\npolicy: {bands: {p1: {kv_watermark: 0.1}}}\n"
-    )
+    text = MODELS + "jobs: {}\npolicy:\n  bands: {p1: {target_wait: 1s, shed_answer: {model: m}}}\n"
     found = problems_of(text)
     assert [(p.line, p.path, p.expected) for p in found] == [
-        (1, "models[0].backends[0].seats", "not in this version: finding the number of seats"),
-        (1, "models[0].backends[0].budget", "not in this version: upstream budgets"),
-        (2, "modes", "not in this version: modes"),
-        (3, "policy.bands.p1.kv_watermark", "not in this version: KV watermarks"),
+        (2, "jobs", "not in this version: batch jobs"),
+        (4, "policy.bands.p1.target_wait", "not in this version: preemption"),
+        (4, "policy.bands.p1.shed_answer", "not in this version: answering shed work from another model"),
     ]
 
 
@@ -196,14 +192,6 @@ def test_each_row_of_the_table_is_refused(pattern: str) -> None:
         if part.endswith("[]"):
             path.append(0)
     assert not_yet(tuple(path)) == NOT_YET[pattern]
-
-
-def test_only_some_values_of_a_setting_may_be_for_later() -> None:
-    assert ("policy.bands.*.reserve", "auto") in NOT_YET_VALUES
-    problem = only(MODELS + "policy: {bands: {p0: {reserve: auto}}}")
-    assert problem.expected == "not in this version: finding the reserve"
-    problem = only(MODELS + "policy: {bands: {p1: {shed_answer: {model: m}}}}")
-    assert problem.expected == "not in this version: answering shed work from another model"
 
 
 def test_no_message_shows_a_secret() -> None:

@@ -9,11 +9,12 @@ import pytest
 from tidegate import core
 from tidegate.config import BandSettings, load_settings, parse_settings, preset_names, preset_text
 
-DEFAULT = core.Policy()
-
 
 def policy_of(preset: str) -> core.Policy:
     return load_settings(None, environ={}, backend_url="http://127.0.0.1:8000", preset=preset).core_policy()
+
+
+DEFAULT = policy_of("flash-sale")
 
 
 def differences(left: core.Policy, right: core.Policy) -> set[str]:
@@ -45,7 +46,7 @@ def test_a_preset_file_is_the_policy_that_its_name_gives(name: str) -> None:
     ("name", "changed"),
     [
         ("flash-sale", set()),
-        ("kv-guard", {"p2.ceiling"}),
+        ("kv-guard", {"p2.ceiling", "p2.when_saturated", "p1.when_saturated"}),
         ("shared-platform", {"discipline", "p1.ttl_s", "p1.promote_after_s"}),
         ("strict", {"discipline", "p1.floor", "p2.floor"}),
     ],
@@ -56,6 +57,7 @@ def test_presets_differ_from_the_default_as_the_table_says(name: str, changed: s
 
 def test_the_numbers_of_the_presets() -> None:
     assert policy_of("kv-guard").bands[2].ceiling == Fraction(4, 5)
+    assert [band.when_saturated for band in policy_of("kv-guard").bands] == ["queue", "shed", "shed"]
     platform = policy_of("shared-platform")
     assert platform.discipline == core.Discipline.WEIGHTED
     assert [band.share for band in platform.bands] == [8, 2, 1]
@@ -63,6 +65,14 @@ def test_the_numbers_of_the_presets() -> None:
     strict = policy_of("strict")
     assert strict.discipline == core.Discipline.STRICT
     assert [band.floor for band in strict.bands] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_capacity_values_are_the_same_in_every_preset(name: str) -> None:
+    bands = policy_of(name).bands
+    assert [band.reserve for band in bands] == ["auto", 0, 0]
+    assert [(band.kv_watermark, band.kv_resume) for band in bands] == [(0, 0), (0.08, 0.12), (0.15, 0.2)]
+    assert [(band.ttft_slo_s, band.tpot_slo_s) for band in bands] == [(1, 0.05), (10, 0.1), (None, None)]
 
 
 def test_edge_settings_of_the_default_preset() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tidegate.config import Settings
 from tidegate.config.fields import Section
 from tidegate.config.later import NOT_YET
-from tidegate.config.reference import duration_text, reference, size_text
-from tidegate.config.values import parse_duration, parse_size
+from tidegate.config.reference import reference
+from tidegate.config.values import duration_text, parse_duration, parse_size, size_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -31,8 +31,12 @@ def test_the_page_in_docs_is_fresh() -> None:
 
 def test_every_setting_has_a_line_with_its_meaning() -> None:
     lines = reference().splitlines()
-    for model in models(Settings):
+    later = {path.rpartition(".")[2] for path in NOT_YET}
+    shown = [model for model in models(Settings) if not model.__name__.startswith("_")]
+    for model in shown:
         for key, info in model.model_fields.items():
+            if key in later:
+                continue
             assert any(line.startswith(f"| `{key}` |") and line.endswith(f"| {info.description} |") for line in lines)
             assert (info.description or "").endswith((".", "`"))
 

@@ -103,7 +103,7 @@ def test_the_default_policy_is_the_core_default() -> None:
         assert getattr(policy, name) == getattr(default, name)
     for ours, theirs in zip(policy.bands, default.bands, strict=True):
         for name in core.Band.__dataclass_fields__:
-            if name.removesuffix("_s") in BandSettings.model_fields:
+            if name.removesuffix("_s") in BandSettings.model_fields and name != "reserve":  # auto needs measuring
                 assert getattr(ours, name) == getattr(theirs, name), name
 
 

@@ -14,11 +14,14 @@ import typer
 
 from tidegate.cli._output import INVALID
 from tidegate.config import DEFAULT_PRESET, ExpectedError, Settings, advice, load_settings, parse_positive_duration
-from tidegate.core import Policy
 from tidegate.core.bounds import LongestWait, findings, longest_waits
+from tidegate.core.policy import AUTO
 
 PLACEHOLDER = "http://127.0.0.1:8000"
 """Backend of a check without a file; nothing connects to it."""
+
+ASSUMED_SEATS = 64
+"""What ``seats: auto`` is taken for where nobody says."""
 
 
 def check(
@@ -26,7 +29,10 @@ def check(
     preset: Annotated[
         str | None, typer.Option("--preset", help="Policy to start from; without a file, the policy to judge.")
     ] = None,
-    seats: Annotated[int | None, typer.Option("--seats", min=1, help="Seats, when there is no file.")] = None,
+    seats: Annotated[
+        int | None,
+        typer.Option("--seats", min=1, help="Seats, when there is no file; with one, what `auto` stands for."),
+    ] = None,
     service_time: Annotated[
         str, typer.Option("--service-time", metavar="TIME", help="Longest time that a request holds a seat.")
     ] = "10s",
@@ -48,21 +54,22 @@ def check(
         settings = load_settings(None, environ=os.environ, backend_url=PLACEHOLDER, preset=preset, seats=seats)
     else:
         settings = load_settings(config, environ=os.environ, preset=preset)
-    typer.echo(_summary(settings, str(config) if config else f"preset {preset or DEFAULT_PRESET}"))
+    counts = _seats(settings, seats or ASSUMED_SEATS)
+    typer.echo(_summary(settings, counts, str(config) if config else f"preset {preset or DEFAULT_PRESET}"))
     policy = settings.core_policy()
-    for pools, count in _pools_by_seats(settings):
+    for pools, count in _pools_by_seats(settings, counts):
         typer.echo(f"\n{pools}: the longest wait with {_counted(count, 'seat')}, each held for {service_s:g} s at most")
         for wait in longest_waits(policy, seats=count, service_s=service_s, tenants=tenants):
             typer.echo("\n".join(_bound(wait, tenants)))
-    warnings = _warnings(settings, policy, service_s, tenants)
+    warnings = _warnings(settings, counts, service_s, tenants)
     typer.echo("".join(f"\nwarning: {path}: {text}" for path, text in warnings) or "\nno warnings")
 
 
-def _summary(settings: Settings, name: str) -> str:
+def _summary(settings: Settings, counts: list[int], name: str) -> str:
     parts = (
         _counted(len(settings.band_names), "band"),
         _counted(len(settings.models), "model"),
-        _counted(sum(_seats(settings)), "seat"),
+        _counted(sum(counts), "seat"),
         _counted(len(settings.tenants), "tenant"),
     )
     return f"{name}: valid; {settings.policy.discipline} over {', '.join(parts)}"
@@ -78,24 +85,25 @@ def _bound(wait: LongestWait, tenants: int) -> Iterator[str]:
         yield f"      {line}"
 
 
-def _pools_by_seats(settings: Settings) -> list[tuple[str, int]]:
+def _pools_by_seats(settings: Settings, counts: list[int]) -> list[tuple[str, int]]:
     """Pools with equal seats have equal bounds: name them together."""
     groups: dict[int, list[str]] = {}
-    for model, seats in zip(settings.models, _seats(settings), strict=True):
+    for model, seats in zip(settings.models, counts, strict=True):
         groups.setdefault(seats, []).append(model.pool)
     return [(f"pool{'s' * (len(names) > 1)} {', '.join(names)}", seats) for seats, names in groups.items()]
 
 
-def _warnings(settings: Settings, policy: Policy, service_s: float, tenants: int) -> list[tuple[str, str]]:
-    found = advice(settings)
-    for seats in dict.fromkeys(_seats(settings)):
+def _warnings(settings: Settings, counts: list[int], service_s: float, tenants: int) -> list[tuple[str, str]]:
+    found, policy = advice(settings), settings.core_policy()
+    for seats in dict.fromkeys(counts):
         judged = findings(policy, seats=seats, service_s=service_s, tenants=tenants)
         found += [(finding.field, finding.message) for finding in judged]
     return list(dict.fromkeys(found))
 
 
-def _seats(settings: Settings) -> list[int]:
-    return [sum(backend.seats for backend in model.backends) for model in settings.models]
+def _seats(settings: Settings, assumed: int) -> list[int]:
+    """Seats of each pool; a backend that finds its own number counts as ``assumed``."""
+    return [sum(assumed if b.seats == AUTO else b.seats for b in model.backends) for model in settings.models]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -4,24 +4,41 @@ Everything public is re-exported here. ``schema`` says how attributes are named 
 """
 
 from tidegate.config.advice import advice
+from tidegate.config.changes import (
+    backends_document,
+    differences,
+    needs_restart,
+    patch_policy,
+    replace_backends,
+    replace_policy,
+)
+from tidegate.config.document import document
 from tidegate.config.errors import ConfigError, Mark, Problem
-from tidegate.config.fields import Engine, ShedAnswer
+from tidegate.config.fields import Engine, Role, ShedAnswer, ShedModel
 from tidegate.config.load import load_settings, parse_settings
 from tidegate.config.policy import BandSettings, MessageSettings, PolicySettings
 from tidegate.config.preset import DEFAULT_PRESET, preset_names, preset_text
 from tidegate.config.schema import (
     ANONYMOUS,
+    NORMAL,
+    OBSERVE,
+    TRANSACTIONS_ONLY,
     WILDCARD,
     AnonymousSettings,
     BackendSettings,
+    BackendTlsSettings,
+    BudgetSettings,
     ControlSettings,
     GatewaySettings,
     ModelSettings,
+    ModeSettings,
+    OperatorSettings,
     RuleMatch,
     RuleSettings,
     Settings,
     TenantLimits,
     TenantSettings,
+    TlsSettings,
     key_digest,
     matches,
 )
@@ -38,11 +55,16 @@ from tidegate.config.values import (
 __all__ = [
     "ANONYMOUS",
     "DEFAULT_PRESET",
+    "NORMAL",
+    "OBSERVE",
+    "TRANSACTIONS_ONLY",
     "WILDCARD",
     "Address",
     "AnonymousSettings",
     "BackendSettings",
+    "BackendTlsSettings",
     "BandSettings",
+    "BudgetSettings",
     "ConfigError",
     "ControlSettings",
     "Engine",
@@ -50,25 +72,37 @@ __all__ = [
     "GatewaySettings",
     "Mark",
     "MessageSettings",
+    "ModeSettings",
     "ModelSettings",
+    "OperatorSettings",
     "PolicySettings",
     "Problem",
+    "Role",
     "RuleMatch",
     "RuleSettings",
     "Settings",
     "ShedAnswer",
+    "ShedModel",
     "TenantLimits",
     "TenantSettings",
+    "TlsSettings",
     "advice",
+    "backends_document",
+    "differences",
+    "document",
     "key_digest",
     "load_settings",
     "matches",
     "nearest",
+    "needs_restart",
     "parse_duration",
     "parse_name",
     "parse_positive_duration",
     "parse_settings",
     "parse_size",
+    "patch_policy",
     "preset_names",
     "preset_text",
+    "replace_backends",
+    "replace_policy",
 ]

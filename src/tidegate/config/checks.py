@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tidegate.config.errors import Problem
-from tidegate.config.schema import ANONYMOUS, WILDCARD, AnonymousSettings, Settings, TenantSettings
+from tidegate.config.errors import ConfigError, Problem
+from tidegate.config.fields import Engine, ShedModel
+from tidegate.config.schema import (
+    ANONYMOUS,
+    NORMAL,
+    WILDCARD,
+    AnonymousSettings,
+    BackendSettings,
+    Settings,
+    TenantSettings,
+)
 from tidegate.config.shape import locate
 from tidegate.config.tree import Map, Path_, Scalar, describe, dotted
-from tidegate.config.values import nearest
+from tidegate.config.values import ExpectedError, nearest, parse_name
+from tidegate.core import PolicyError
+from tidegate.core.policy import AUTO
 
 _BANDS = [f"p{index}" for index in range(8)]
 
@@ -23,9 +34,35 @@ def cross_check(settings: Settings, tree: Map) -> list[Problem]:
         _backends(settings),
         _tenants(settings),
         _rules(settings),
-        _addresses(settings),
+        _shed_models(settings),
+        _modes(settings),
+        _control(settings),
     )
     return [_placed(tree, finding) for finding in found]
+
+
+def policy_problems(settings: Settings, tree: Map) -> list[Problem]:
+    """Return what keeps the policy, or the policy of a mode, from being obeyed, each with its place in ``tree``."""
+    found: list[Problem] = []
+    for mode in dict.fromkeys((NORMAL, *settings.modes)):
+        before: Path_ = () if mode == NORMAL else ("modes", mode)
+        try:
+            bands = [band.name for band in settings.core_policy(mode).bands]
+        except PolicyError as error:
+            found.append(_placed(tree, ((*before, *error.field.split(".")), error.message, "", None)))
+            if mode == NORMAL:  # its modes would say the same again
+                break
+        except ConfigError as error:
+            found += [
+                _placed(tree, ((*before, *problem.path.split(".")), problem.expected, problem.came, problem.nearest))
+                for problem in error.errors
+            ]
+        else:
+            if bands != list(settings.band_names):
+                path: Path_ = (*before, "policy", "bands")
+                expected = f"expected only bands that policy has: {', '.join(settings.band_names)}"
+                found.append(_placed(tree, (path, expected, ", ".join(bands), None)))
+    return found
 
 
 _Finding = tuple[Path_, str, str, str | None]
@@ -54,12 +91,19 @@ def _bands(settings: Settings) -> Iterator[_Finding]:
             yield path, expected, "", None
         if index == len(names) - 1 and band.reserve:
             yield (*path, "reserve"), "expected 0, no band is below the lowest", str(band.reserve), None
-    for model_index, model in enumerate(settings.models):
-        seats = sum(backend.seats for backend in model.backends)
-        for name, band in settings.policy.bands.items():
-            if band.reserve >= seats:
-                expected = f"expected at most {seats - 1}, one less than the seats of models[{model_index}]"
-                yield ("policy", "bands", name, "reserve"), expected, str(band.reserve), None
+        yield from _reserve(settings, name)
+
+
+def _reserve(settings: Settings, name: str) -> Iterator[_Finding]:
+    reserve = settings.policy.bands[name].reserve
+    path: Path_ = ("policy", "bands", name, "reserve")
+    if reserve == AUTO:
+        return
+    for index, model in enumerate(settings.models):
+        seats = [backend.seats for backend in model.backends if backend.seats != AUTO]
+        if len(seats) == len(model.backends) and reserve >= sum(seats):
+            expected = f"expected at most {sum(seats) - 1}, one less than the seats of models[{index}]"
+            yield path, expected, str(reserve), None
 
 
 def _clamps(settings: Settings) -> Iterator[_Finding]:
@@ -90,11 +134,27 @@ def _models(settings: Settings) -> Iterator[_Finding]:
 
 
 def _backends(settings: Settings) -> Iterator[_Finding]:
-    return _twice(
-        (("models", i, "backends", j, "name"), backend.name)
+    rows = [
+        (("models", i, "backends", j), backend)
         for i, model in enumerate(settings.models)
         for j, backend in enumerate(model.backends)
-    )
+    ]
+    yield from _twice(((*path, "name"), backend.name) for path, backend in rows)
+    for path, backend in rows:
+        yield from _backend(path, backend)
+
+
+def _backend(path: Path_, backend: BackendSettings) -> Iterator[_Finding]:
+    if backend.metrics_url and backend.stale_after <= backend.poll_every:
+        expected = f"expected more than poll_every ({backend.poll_every:g} s)"
+        yield (*path, "stale_after"), expected, f"{backend.stale_after:g} s", None
+    if backend.metrics_url and backend.engine is Engine.OPENAI:
+        expected = "expected no metrics_url: engine openai shows no metrics; say which engine it is"
+        yield (*path, "metrics_url"), expected, "a URL", None
+    if (backend.tls.ca or not backend.tls.verify) and not backend.url.startswith("https:"):
+        yield (*path, "tls"), "expected an https url beside it", "", None
+    if backend.tls.ca and not backend.tls.verify:
+        yield (*path, "tls", "ca"), "expected no ca, verify is false", "", None
 
 
 def _tenants(settings: Settings) -> Iterator[_Finding]:
@@ -123,13 +183,40 @@ def _rules(settings: Settings) -> Iterator[_Finding]:
             yield from _known((*path, "model"), rule.when.model or (), models)
 
 
-def _addresses(settings: Settings) -> Iterator[_Finding]:
-    control = settings.control.listen
-    if not control.is_loopback:
-        expected = "expected a loopback address: the control port has no access tokens in this version"
-        yield ("control", "listen"), expected, str(control), None
-    if control.port and control == settings.gateway.listen:
-        yield ("control", "listen"), "expected another address than gateway.listen", str(control), None
+def _shed_models(settings: Settings) -> Iterator[_Finding]:
+    models = [name for model in settings.models for name in (model.name, *model.aliases)]
+    for name, band in settings.policy.bands.items():
+        answer = band.shed_answer
+        if isinstance(answer, ShedModel) and answer.model not in models and WILDCARD not in models:
+            path: Path_ = ("policy", "bands", name, "shed_answer", "model")
+            yield path, f"expected one of {', '.join(models)}", repr(answer.model), nearest(answer.model, models)
+
+
+def _modes(settings: Settings) -> Iterator[_Finding]:
+    for name in settings.modes:
+        path: Path_ = ("modes", name)
+        if name == NORMAL:
+            yield path, "expected another name, `normal` is the policy itself", "", None
+        try:
+            parse_name(name)
+        except ExpectedError as error:
+            yield path, error.expected, repr(name[:60]), None
+
+
+def _control(settings: Settings) -> Iterator[_Finding]:
+    control, operators = settings.control, settings.control.operators
+    yield from _twice((("control", "operators", i, "name"), row.name) for i, row in enumerate(operators))
+    yield from _twice((("control", "operators", i, "token"), row.token) for i, row in enumerate(operators))
+    keys = {key for tenant in settings.tenants for key in tenant.keys}
+    for index, row in enumerate(operators):
+        if row.token in keys:
+            expected = "expected a token of its own: a tenant has this key, and its callers would be operators"
+            yield ("control", "operators", index, "token"), expected, "", None
+    if not control.listen.is_loopback and not operators:
+        expected = "expected a loopback address, or operators: without them nobody is asked for a token"
+        yield ("control", "listen"), expected, str(control.listen), None
+    if control.listen.port and control.listen == settings.gateway.listen:
+        yield ("control", "listen"), "expected another address than gateway.listen", str(control.listen), None
 
 
 def _known(path: Path_, values: Iterable[str], known: list[str]) -> Iterator[_Finding]:

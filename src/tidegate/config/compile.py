@@ -1,22 +1,29 @@
-"""Compile settings to the value that the core obeys."""
+"""Compile settings and a mode to the value that the core obeys; the core itself knows no modes."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from tidegate.config.document import with_overlay
 from tidegate.core import BackendSpec, Band, Policy, PoolSpec, TenantSpec
 
 if TYPE_CHECKING:
     from tidegate.config.policy import BandSettings
-    from tidegate.config.schema import ModelSettings, Settings, TenantSettings
+    from tidegate.config.schema import BackendSettings, ModelSettings, ModeSettings, Settings, TenantSettings
 
 
-def compile_policy(settings: Settings) -> Policy:
-    """Return the core's policy: bands highest first, one pool per model, and the tenants."""
-    policy = settings.policy
+def compile_policy(settings: Settings, mode: ModeSettings) -> Policy:
+    """Return the core's policy: bands highest first, one pool per model, and the tenants.
+
+    Raises:
+        ConfigError: the mode's overlay does not fit.
+        PolicyError: the policy contradicts itself.
+    """
+    policy = with_overlay(settings.policy, mode.policy) if mode.policy else settings.policy
+    admitted = policy.bands.keys() if mode.admit is None else mode.admit
     return Policy(
-        bands=tuple(_band(name, band) for name, band in policy.bands.items()),
+        bands=tuple(_band(name, band, admit=name in admitted) for name, band in policy.bands.items()),
         pools=tuple(_pool(model) for model in settings.models),
         tenants=tuple(_tenant(tenant) for tenant in settings.tenants),
         discipline=policy.discipline,
@@ -29,10 +36,11 @@ def compile_policy(settings: Settings) -> Policy:
         sjf_aging=policy.sjf_aging,
         lend_limit=policy.lend_limit,
         depends_timeout_s=policy.depends_timeout,
+        observe_only=mode.observe,
     )
 
 
-def _band(name: str, band: BandSettings) -> Band:
+def _band(name: str, band: BandSettings, *, admit: bool) -> Band:
     return Band(
         name=name,
         weight=band.weight,
@@ -49,11 +57,27 @@ def _band(name: str, band: BandSettings) -> Band:
         ceiling=band.ceiling,
         ttft_slo_s=band.ttft_slo,
         shed_hopeless=band.shed_hopeless,
+        tpot_slo_s=band.tpot_slo,
+        kv_watermark=float(band.kv_watermark),
+        kv_resume=float(band.kv_watermark if band.kv_resume is None else band.kv_resume),
+        when_saturated=band.when_saturated,
+        admit=admit,
     )
 
 
 def _pool(model: ModelSettings) -> PoolSpec:
-    return PoolSpec(model.pool, tuple(BackendSpec(backend.name, backend.seats) for backend in model.backends))
+    return PoolSpec(model.pool, tuple(_backend(backend) for backend in model.backends))
+
+
+def _backend(backend: BackendSettings) -> BackendSpec:
+    return BackendSpec(
+        name=backend.name,
+        seats=backend.seats,
+        tokens_per_minute=backend.budget.tokens_per_minute,
+        requests_per_minute=backend.budget.requests_per_minute,
+        stale_after_s=backend.stale_after,
+        kv_tokens=backend.kv_tokens,
+    )
 
 
 def _tenant(tenant: TenantSettings) -> TenantSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Sec
 
 from tidegate.config import values as v
 from tidegate.core import BacklogOrder, Discipline, Full, Order, Unit
+from tidegate.core.policy import AUTO, Auto, Saturated
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,59 @@ class ShedAnswer(StrEnum):
     FALLBACK = "fallback"
 
 
+@dataclass(frozen=True, slots=True)
+class ShedModel:
+    """Shed work is sent to this model's pool instead (SPEC §6)."""
+
+    model: str
+
+
+class Role(StrEnum):
+    """What an operator may do on the control port."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
 def _one_of(enum: type[StrEnum]) -> tuple[Any, ...]:
     choices = [str(item) for item in enum]
     validator = PlainValidator(lambda value: enum(v.parse_choice(value, choices)))
     return validator, PlainSerializer(str, return_type=str), Kind(", ".join(f"`{choice}`" for choice in choices))
+
+
+def _or_auto(parse: Callable[[object], int]) -> Callable[[object], int | Auto]:
+    def read(value: object) -> int | Auto:
+        if value == AUTO:
+            return AUTO
+        try:
+            return parse(value)
+        except v.ExpectedError as error:
+            raise v.ExpectedError(f"{error.expected}, or `auto`", nearest=v.nearest(str(value), [AUTO])) from None
+
+    return read
+
+
+def _shed_answer(value: object) -> ShedAnswer | ShedModel:
+    if isinstance(value, ShedModel):
+        return value
+    if isinstance(value, dict):
+        if set(value) != {"model"}:
+            raise v.ExpectedError("expected error, fallback, or {model: NAME}")
+        return ShedModel(v.parse_text(value["model"]))
+    try:
+        return ShedAnswer(v.parse_choice(value, [str(item) for item in ShedAnswer]))
+    except v.ExpectedError as error:
+        raise v.ExpectedError(f"{error.expected}, or {{model: NAME}}", nearest=error.nearest) from None
+
+
+def _overlay(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise v.ExpectedError("expected a mapping of settings of policy")
+    return value
+
+
+def _metrics_url(value: object) -> str:
+    return "" if isinstance(value, str) and value.strip().lower() in ("", *v.OFF) else v.parse_url(value)
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -78,12 +129,17 @@ def _secret(value: object) -> SecretStr:
     return SecretStr(text)
 
 
+def _shed_text(value: ShedAnswer | ShedModel) -> Any:
+    return {"model": value.model} if isinstance(value, ShedModel) else str(value)
+
+
 def _listed(value: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
     return {key: list(items) for key, items in value.items()}
 
 
 # Without a serializer of its own a plain validator is dumped by the shape of its annotation, which JSON mode refuses.
 _AS_TEXT = PlainSerializer(str, return_type=str)
+_AS_IS = PlainSerializer(lambda value: value, return_type=Any)
 _AS_LIST = PlainSerializer(list, return_type=list[str])
 _AS_LISTS = PlainSerializer(_listed, return_type=dict[str, list[str]])
 
@@ -107,7 +163,21 @@ Texts = Annotated[tuple[str, ...], PlainValidator(_texts), _AS_LIST, Kind("text 
 TextMap = Annotated[dict[str, tuple[str, ...]], PlainValidator(_text_map), _AS_LISTS, Kind("mapping to texts")]
 Headers = Annotated[dict[str, tuple[str, ...]], PlainValidator(_headers), _AS_LISTS, Kind("mapping to texts")]
 EngineName = Annotated[Engine, *_one_of(Engine)]
-ShedAnswerName = Annotated[ShedAnswer, *_one_of(ShedAnswer)]
+ShedAnswerName = Annotated[
+    ShedAnswer | ShedModel,
+    PlainValidator(_shed_answer),
+    PlainSerializer(_shed_text, return_type=Any),
+    Kind("`error`, `fallback`, `{model: NAME}`"),
+]
+SeatCount = Annotated[
+    int | Auto, PlainValidator(_or_auto(v.parse_positive_whole)), _AS_IS, Kind("whole number ≥ 1, `auto`")
+]
+ReserveCount = Annotated[int | Auto, PlainValidator(_or_auto(v.parse_whole)), _AS_IS, Kind("whole number ≥ 0, `auto`")]
+SaturatedName = Annotated[Saturated, *_one_of(Saturated)]
+RoleName = Annotated[Role, *_one_of(Role)]
+MetricsUrl = Annotated[str, PlainValidator(_metrics_url), Kind("URL, `off`")]
+File = Annotated[str, PlainValidator(v.parse_text), Kind("file")]
+Overlay = Annotated[dict[str, Any], PlainValidator(_overlay), _AS_IS, Kind("settings of `policy`")]
 OrderName = Annotated[Order, *_one_of(Order)]
 BacklogOrderName = Annotated[BacklogOrder, *_one_of(BacklogOrder)]
 FullName = Annotated[Full, *_one_of(Full)]

@@ -1,39 +1,27 @@
 """Settings of SPEC §14 that this version does not have yet: one table, by path.
 
-Whoever builds a feature deletes its rows and adds the setting to the schema. ``[]`` stands for any list index, ``*``
+Whoever builds a feature deletes its rows and adds the setting to the schema; a row comes before the schema, so that a
+setting can be described there before all of it works. ``[]`` stands for any list index, ``*``
 for any name. They are refused by name, because a setting that is accepted and does nothing is worse than none.
 """
 
 from __future__ import annotations
 
 NOT_YET: dict[str, str] = {
+    "gateway.max_connections_per_tenant": "connections per tenant",
     "gateway.queue_heartbeat_after": "heartbeats while a stream waits",
-    "gateway.silence_timeout": "probing a silent backend",
-    "gateway.tls": "TLS",
-    "control.operators": "operator tokens",
-    "control.tls": "TLS",
-    "models[].backends[].metrics_url": "engine metrics",
-    "models[].backends[].stale_after": "engine metrics",
-    "models[].backends[].budget": "upstream budgets",
-    "policy.bands.*.tpot_slo": "the per-token target",
     "policy.bands.*.target_wait": "preemption",
     "policy.bands.*.preemptible": "preemption",
     "policy.bands.*.may_preempt": "preemption",
-    "policy.bands.*.kv_watermark": "KV watermarks",
-    "policy.bands.*.kv_resume": "KV watermarks",
-    "policy.bands.*.when_saturated": "shedding at a ceiling or watermark",
     "policy.preempt_rate": "preemption",
     "policy.max_preemptions": "preemption",
     "policy.resume_attempts": "resuming a broken answer",
-    "modes": "modes",
     "jobs": "batch jobs",
     "cluster": "several replicas",
 }
 """Path to what the setting belongs to."""
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
-    ("models[].backends[].seats", "auto"): "finding the number of seats",
-    ("policy.bands.*.reserve", "auto"): "finding the reserve",
     ("policy.bands.*.shed_answer", "{}"): "answering shed work from another model",
 }
 """Path and value (``{}`` stands for a mapping) to what the value belongs to, where other values are supported."""

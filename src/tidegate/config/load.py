@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidegate.config.checks import cross_check
+from tidegate.config.checks import cross_check, policy_problems
 from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine
 from tidegate.config.preset import DEFAULT_PRESET, preset_names, preset_text
 from tidegate.config.schema import WILDCARD, AnonymousSettings, Settings
-from tidegate.config.shape import build, locate, unknown_bands
-from tidegate.config.tree import Map, Node, Scalar, Seq, describe, parse_tree, read_text
+from tidegate.config.shape import build, unknown_bands
+from tidegate.config.tree import Map, Scalar, Seq, describe, overlay, parse_tree, read_text
 from tidegate.config.values import nearest
-from tidegate.core import PolicyError
 
 _COMMAND_LINE = Mark("command line")
 _OFF = {"off", "no", "false"}
@@ -75,12 +74,7 @@ def _settings(tree: Map, problems: list[Problem]) -> Settings:
     problems += unknown_bands(Settings, tree, _band_names(tree))
     if settings is None or problems:  # contradictions are looked for once every setting by itself can be read
         raise ConfigError(problems)
-    problems += cross_check(settings, tree)
-    if not problems:
-        try:
-            settings.core_policy()
-        except PolicyError as error:
-            problems += [_policy_problem(error, tree)]
+    problems += cross_check(settings, tree) or policy_problems(settings, tree)
     if problems:
         raise ConfigError(problems)
     if (
@@ -113,7 +107,7 @@ def _lay_over_preset(tree: Map, problems: list[Problem]) -> None:
         name = DEFAULT_PRESET
         tree.entries.pop("preset", None)
     base = parse_tree(preset_text(name), source=f"preset {name}", environ={}, problems=problems)
-    policy = _overlay(base.entries["policy"], tree.entries.get("policy"))
+    policy = overlay(base.entries["policy"], tree.entries.get("policy"))
     tree.put("policy", policy, tree.keys.get("policy", policy.mark))
     bands = policy.entries.get("bands") if isinstance(policy, Map) else None
     if isinstance(bands, Map):
@@ -124,18 +118,6 @@ def _band_names(tree: Map) -> list[str]:
     policy = tree.entries["policy"]
     bands = policy.entries.get("bands") if isinstance(policy, Map) else None
     return list(bands.entries) if isinstance(bands, Map) else []
-
-
-def _overlay(base: Node, over: Node | None) -> Node:
-    """Lay what the file says over the preset, key by key. A section left empty changes nothing."""
-    if over is None or (isinstance(base, Map) and isinstance(over, Scalar) and over.text is None):
-        return base
-    if not isinstance(base, Map) or not isinstance(over, Map):
-        return over
-    result = Map(over.mark, dict(base.entries), dict(base.keys))
-    for key, node in over.entries.items():
-        result.put(key, _overlay(base.entries[key], node) if key in base.entries else node, over.keys[key])
-    return result
 
 
 def _override(tree: Map, dotted_path: str, text: str) -> None:
@@ -163,8 +145,3 @@ def _add_backend(tree: Map, problems: list[Problem], *, url: str, engine: str, s
     model.put("name", Scalar(WILDCARD, WILDCARD, _COMMAND_LINE), _COMMAND_LINE)
     model.put("backends", Seq([backend], _COMMAND_LINE), _COMMAND_LINE)
     tree.put("models", Seq([model], _COMMAND_LINE), _COMMAND_LINE)
-
-
-def _policy_problem(error: PolicyError, tree: Map) -> Problem:
-    _, mark = locate(tree, tuple(error.field.split(".")))
-    return Problem(error.field, error.message, mark=mark)

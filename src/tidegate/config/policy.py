@@ -19,6 +19,8 @@ from tidegate.config.fields import (
     Part,
     PositiveSeconds,
     PositiveWhole,
+    ReserveCount,
+    SaturatedName,
     Seconds,
     Section,
     ShedAnswer,
@@ -27,9 +29,9 @@ from tidegate.config.fields import (
     Switch,
     Text,
     UnitName,
-    Whole,
 )
 from tidegate.core import BacklogOrder, Discipline, Full, Order, Unit
+from tidegate.core.policy import Saturated
 
 
 class MessageSettings(Section):
@@ -66,13 +68,25 @@ class BandSettings(Section):
     capacity: PositiveWhole = Field(default=20_000, description="Most tickets waiting in this band, over all pools.")
     full: FullName = Field(default=Full.REJECT_NEWEST, description="What a band at its capacity does with a newcomer.")
     ttl: PositiveSeconds = Field(default=86_400.0, description="Longest wait before the ticket expires.")
-    reserve: Whole = Field(
+    reserve: ReserveCount = Field(
         default=0,
-        description="Lower bands start only while more than this many seats of the pool are free; below its seats.",
+        description="Lower bands start only while more than this many seats of the pool are free; below its seats. "
+        "`auto`: the fewest that let this band start at once, measured; at most a quarter, 0 below 8 seats.",
     )
     ceiling: Part = Field(
         default=Fraction(1),
         description="Not dispatched while more than this part of the pool's seats is taken by all bands.",
+    )
+    kv_watermark: Part = Field(
+        default=Fraction(0),
+        description="Not dispatched to a backend whose free part of the KV cache is below this. 0: no watermark.",
+    )
+    kv_resume: Part | None = Field(
+        default=None, description="Dispatched there again above this; not below `kv_watermark`, its default."
+    )
+    when_saturated: SaturatedName = Field(
+        default=Saturated.QUEUE,
+        description="While ceiling or KV watermark stops the band, newcomers wait, or are shed. Work of jobs waits.",
     )
     max_output_tokens: PositiveWhole | None = Field(
         default=None, description="Cap written into the request. Absent: none."
@@ -82,12 +96,16 @@ class BandSettings(Section):
         description="Longest estimated prompt. A longer one runs one band lower, or is a 413 under `strict_bands`.",
     )
     ttft_slo: PositiveSeconds | None = Field(default=None, description="Target for the first token. Absent: none.")
+    tpot_slo: PositiveSeconds | None = Field(
+        default=None, description="Target for the time per output token; `seats: auto` respects it. Absent: none."
+    )
     shed_hopeless: Switch = Field(
         default=False,
         description="Refuse on arrival what would wait longer than half of `ttft_slo`, its TTL or its deadline.",
     )
     shed_answer: ShedAnswerName = Field(
-        default=ShedAnswer.ERROR, description="Shed work gets an error (429), or a normal completion that says so."
+        default=ShedAnswer.ERROR,
+        description="Shed work gets an error (429), a normal completion that says so, or another model's answer.",
     )
     message: MessageSettings = Field(default=MessageSettings(), description="Text of the fallback answer.")
 

@@ -21,7 +21,7 @@ from tidegate.config.policy import BandSettings, PolicySettings
 from tidegate.config.preset import DEFAULT_PRESET, preset_names
 from tidegate.config.schema import Settings
 from tidegate.config.shape import field_annotation, member
-from tidegate.config.values import Address
+from tidegate.config.values import Address, duration_text, size_text
 
 _INTRO = """\
 # Settings
@@ -57,37 +57,15 @@ accepts any model name, and its pool is called `default`.
 """
 
 _PRESET_NOTES = """\
-Where the product's contract says `reserve: auto` for p0, the presets of this version say `reserve: 0`, because a fixed
-number fits only one pool size: lower bands may take every seat, and a p0 arrival waits for the next seat that becomes
-free. To let p0 start at once, set it to about a tenth of the pool's seats (7 of 64 seats keep the 99th percentile of
-the p0 wait under 10 ms up to 40 % p0 load); it must stay below the seats of every pool.
-
-`kv-guard` is also meant to shed at its ceiling and at KV watermarks; in this version what meets the ceiling waits.
+`reserve: auto` is measured for each pool: of 64 seats held 5 s each, at 3 times the load, 7 free seats keep the 99th
+percentile of the p0 wait at 0 ms up to a p0 load of 40 %. A fixed number takes its place where you want one; it must
+stay below the seats of every pool.
 """
-
-_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 
 
 def reference() -> str:
     """Return the whole page."""
     return "\n".join([_INTRO, *_sections(Settings, "", "The whole file"), *_presets(), *_later()]).rstrip() + "\n"
-
-
-def duration_text(seconds: float) -> str:
-    """Write seconds with the largest unit that leaves a whole number."""
-    for unit_s, name in _UNITS:
-        count = seconds / unit_s
-        if seconds and abs(count - round(count)) < 1e-9:
-            return f"{round(count)}{name}"
-    return f"{seconds:g}s"
-
-
-def size_text(count: int) -> str:
-    """Write bytes with the largest binary unit that leaves a whole number."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if count and count % 1024**power == 0:
-            return f"{count // 1024**power}{unit}"
-    return f"{count}B"
 
 
 def _sections(model: type[Section], path: str, title: str) -> Iterator[str]:
@@ -99,6 +77,8 @@ def _sections(model: type[Section], path: str, title: str) -> Iterator[str]:
     yield "| setting | type | default | meaning |\n|---|---|---|---|"
     inner: list[tuple[str, type[Section]]] = []
     for key, info in model.model_fields.items():
+        if f"{path}.{key}".removeprefix(".") in NOT_YET:
+            continue
         shape, item = _innermost(field_annotation(model, key))
         yield f"| `{key}` | {_type(field_annotation(model, key))} | {_default(info, item)} | {info.description} |"
         if isinstance(item, type) and issubclass(item, Section):
@@ -139,7 +119,7 @@ def _default(info: FieldInfo, item: Any) -> str:
 
 def _shown(value: Any, item: Any) -> str:
     label = next((kind.label for kind in getattr(item, "__metadata__", ()) if isinstance(kind, Kind)), "")
-    if value is None or value in ((), {}) or isinstance(value, Section):
+    if value is None or value in ((), {}, "") or isinstance(value, Section):
         return "–"
     if label.startswith("duration"):
         return f"`{duration_text(value)}`"

@@ -89,6 +89,9 @@ def _mapping(model: type[Section], tree: Map, path: Path_, found: list[Problem])
         if key not in model.model_fields:
             found.append(_unknown(model, here, tree.keys[key]))
             continue
+        if belongs := not_yet(here):
+            found.append(_later(here, belongs, tree.keys[key]))
+            continue
         if belongs := _later_value(here, node):
             found.append(_later(here, belongs, node.mark))
             continue

@@ -125,6 +125,21 @@ def describe(node: Node) -> str:
     return repr(shown) if shown.isprintable() else ascii(shown)
 
 
+def overlay(base: Node, over: Node | None) -> Node:
+    """Lay one tree over another, key by key: the file over the preset, a mode over the policy.
+
+    A section left empty changes nothing.
+    """
+    if over is None or (isinstance(base, Map) and isinstance(over, Scalar) and over.text is None):
+        return base
+    if not isinstance(base, Map) or not isinstance(over, Map):
+        return over
+    result = Map(over.mark, dict(base.entries), dict(base.keys))
+    for key, node in over.entries.items():
+        result.put(key, overlay(base.entries[key], node) if key in base.entries else node, over.keys[key])
+    return result
+
+
 def _check_shape(text: str, source: str) -> None:
     if control := _CONTROL.search(text):
         at = control.start()

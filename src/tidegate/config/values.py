@@ -24,9 +24,12 @@ _WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
 _NUMBER = re.compile(r"[+-]?\d[\d_]{0,17}(?:\.\d{1,17})?(?:[eE][+-]?\d{1,2})?")
 _DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_TARGET = re.compile(r"[!-~]*")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_TRUE, _FALSE = {"true", "yes", "on"}, {"false", "no", "off"}
+OFF = ("false", "no", "off")
+_TRUE, _FALSE = {"true", "yes", "on"}, set(OFF)
 _UNIT_S = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86400)}
+_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 _UNIT_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)
 }
@@ -212,12 +215,51 @@ def parse_root_url(value: object) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def parse_url(value: object) -> str:
+    """Read an http URL with its path, like that of a metrics page. No user, password or fragment."""
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ExpectedError("expected a URL, like http://10.0.0.1:8000/metrics") from None
+    if parts.username is not None or parts.password is not None:
+        raise ExpectedError("expected a URL without a user or password", secret=True)
+    if parts.scheme not in ("http", "https") or not host or not _is_host(host) or parts.netloc[-1] == ":":
+        raise ExpectedError("expected a URL, like http://10.0.0.1:8000/metrics")
+    if parts.fragment or not _TARGET.fullmatch(f"{parts.path}?{parts.query}"):
+        raise ExpectedError("expected a URL of printable ASCII without a fragment")
+    return text
+
+
 def parse_choice(value: object, choices: list[str]) -> str:
     """Read one of ``choices``."""
     text = _text(value)
     if text not in choices:
         raise ExpectedError(f"expected one of {', '.join(choices)}", nearest=nearest(text, choices))
     return text
+
+
+def duration_text(seconds: float) -> str:
+    """Write seconds with the largest unit that leaves a whole number."""
+    for unit_s, name in _UNITS:
+        count = seconds / unit_s
+        if seconds and abs(count - round(count)) < 1e-9:
+            return f"{round(count)}{name}"
+    return f"{number_text(seconds)}s"
+
+
+def size_text(count: int) -> str:
+    """Write bytes with the largest binary unit that leaves a whole number."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if count and count % 1024**power == 0:
+            return f"{count // 1024**power}{unit}"
+    return f"{count}B"
+
+
+def number_text(value: object) -> str:
+    """Write a number as a file would hold it: exact as far as 12 decimal places, without an exponent."""
+    return _text(value)
 
 
 def _is_host(host: str) -> bool:
