@@ -41,10 +41,10 @@ def test_an_old_page_leaves_the_ledger_alone() -> None:
     both = sensor()
     both.read(page(0.0, 0.9), 1)
     both.dispatched(500)
-    assert not both.stale(3.0)
-    assert both.changes_at() == 3.0
-    assert both.stale(3.1)
-    assert both.free(3.1, 6000) == pytest.approx(0.4)
+    assert not both.stale(2.9)
+    assert both.changes_at(1.0) == 3.0
+    assert both.stale(3.0)
+    assert both.free(3.0, 6000) == pytest.approx(0.4)
 
 
 def test_without_a_known_size_nothing_is_gated_once_stale() -> None:
@@ -74,7 +74,7 @@ def test_a_page_that_stands_still_in_traffic_is_frozen() -> None:
         both.read(page(float(second), 0.5), 1)
         both.dispatched(10)
     assert both.stale(4.0)
-    assert both.changes_at() == NEVER
+    assert both.changes_at(4.0) == NEVER
     both.read(page(5.0, 0.49), 1)
     assert not both.stale(5.0)
 

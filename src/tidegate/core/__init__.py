@@ -3,9 +3,11 @@
 from tidegate.core.actions import Action, Dispatch, Evict, Promote, Reject
 from tidegate.core.errors import PolicyError, TidegateError
 from tidegate.core.gates import Gate, GateKind
-from tidegate.core.model import Lease, Outcome, Reason, Release, Ticket, Turn, WorkEstimate
+from tidegate.core.model import Lease, Outcome, Reason, Release, Requeue, Ticket, Turn, WorkEstimate
 from tidegate.core.names import Progress, Status
 from tidegate.core.policy import (
+    AUTO,
+    Auto,
     BackendSpec,
     BacklogOrder,
     Band,
@@ -14,15 +16,18 @@ from tidegate.core.policy import (
     Order,
     Policy,
     PoolSpec,
+    Saturated,
     TenantSpec,
     Unit,
 )
 from tidegate.core.scheduler import Scheduler
-from tidegate.core.signals import Drain, Health, Seats, Signal, Waiter
+from tidegate.core.signals import Drain, Health, Paused, RateLimit, Reading, Seats, Signal, Waiter
 from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot, Why, WhyKind
 
 __all__ = [
+    "AUTO",
     "Action",
+    "Auto",
     "BackendSnapshot",
     "BackendSpec",
     "BacklogOrder",
@@ -39,14 +44,19 @@ __all__ = [
     "Lease",
     "Order",
     "Outcome",
+    "Paused",
     "Policy",
     "PolicyError",
     "PoolSpec",
     "Progress",
     "Promote",
+    "RateLimit",
+    "Reading",
     "Reason",
     "Reject",
     "Release",
+    "Requeue",
+    "Saturated",
     "Scheduler",
     "Seats",
     "Signal",

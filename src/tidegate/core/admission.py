@@ -14,11 +14,12 @@ from tidegate.core.dependencies import bind, patience, register, unmet
 from tidegate.core.dispatching import deal
 from tidegate.core.fairness import flow_key
 from tidegate.core.forecast import INFINITE, expected_wait
-from tidegate.core.gates import hold
+from tidegate.core.gates import MODE, PAUSED, GateKind, hold, look, paused_until
 from tidegate.core.lending import Wait
 from tidegate.core.model import Reason, Ticket
+from tidegate.core.names import full_name
 from tidegate.core.ordering import GONE, WAITING, Entry
-from tidegate.core.policy import Full
+from tidegate.core.policy import Full, Saturated
 from tidegate.core.pools import Pool
 from tidegate.core.queues import BandQueue
 from tidegate.core.state import MOST_EVICTIONS, State
@@ -31,11 +32,11 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
     if pool is None or not pool.seating.up or state.draining:
         actions.append(_nowhere(state, pool, ticket))
         return
-    queues, tenants, waiting = pool.queues, state.tenants, state.waiting
+    queues, seating, tenants, waiting = pool.queues, pool.seating, state.tenants, state.waiting
     queue = queues[ticket.band]
-    if queue.sheds or tenants.metered or ticket.ttl_s is not None or ticket.deadline is not None:
-        refused = _untimely(state, ticket) or _over_budget(state, ticket) or _hopeless(state, pool, queue, ticket)
-        if refused is not None:
+    if queue.screens or tenants.metered or ticket.ttl_s is not None or ticket.deadline is not None or seating.gating:
+        refused = _screen(state, pool, queue, ticket)
+        if refused is not None and not _only_observed(state, pool, refused.reason):
             actions.append(refused)
             return
     if ticket.depends_on:
@@ -51,7 +52,7 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         tenant = flow.tenant
     entry = _enter(state, ticket, queue, tenant)
     queue.add(entry, flow, state.now)
-    if pool.seating.free > 0:
+    if seating.free > 0:
         deal(state, pool, actions)
     if entry.state == WAITING and (waiting.is_crowded() or entry.line.count > queue.capacity or tenant.known):
         _confine(state, entry, actions)
@@ -110,6 +111,47 @@ def _nowhere(state: State, pool: Pool | None, ticket: Ticket) -> Reject:
     return Reject(ticket, Reason.NO_BACKEND, None, f"no backend of {ticket.pool!r} is up")
 
 
+def _screen(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
+    """Refuse a newcomer for what is known without queuing it."""
+    if pool.seating.gating:
+        look(pool.seating, state.now)
+    return (
+        _untimely(state, ticket)
+        or _over_budget(state, ticket)
+        or _saturated(state, pool, queue, ticket)
+        or _busy(state, pool, queue, ticket)
+        or _hopeless(state, pool, queue, ticket)
+    )
+
+
+def _only_observed(state: State, pool: Pool, reason: Reason) -> bool:
+    """Count a refusal that is only observed (``Policy.observe_only``); return whether it is."""
+    if state.policy.observe_only:
+        pool.would[reason] += 1
+    return state.policy.observe_only
+
+
+def _saturated(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
+    """Refuse what a mode, or a band's ceiling or watermark with ``when_saturated: shed``, stops; never patient work."""
+    spec = queue.spec
+    if ticket.patient or (spec.admit and spec.when_saturated is Saturated.QUEUE):
+        return None
+    if not spec.admit and ticket.name and state.names.awaited(full_name(ticket, ticket.name)) is not None:
+        return None  # somebody who may run waits for it, and will lend it his band
+    gate = hold(pool.seating, queue.band) if spec.admit else MODE
+    if gate is None or gate.kind not in (GateKind.CEILING, GateKind.KV, GateKind.MODE):
+        return None
+    return Reject(ticket, Reason.SHED, pool.retry_after(queue.band, state.now), gate.detail)
+
+
+def _busy(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
+    """Refuse what would expire while every backend pauses."""
+    until = paused_until(pool.seating, state.now) if pool.seating.gating else None
+    if until is None or until - state.now <= _patience(queue, ticket, state.now):
+        return None
+    return Reject(ticket, Reason.UPSTREAM_BUSY, until - state.now, PAUSED.detail)
+
+
 def _untimely(state: State, ticket: Ticket) -> Reject | None:
     if ticket.deadline is not None and ticket.deadline <= state.now:
         return Reject(ticket, Reason.EXPIRED, None, "the deadline had passed on arrival")
@@ -131,7 +173,11 @@ def _over_budget(state: State, ticket: Ticket) -> Reject | None:
 
 def _hopeless(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
     """Refuse what would wait longer than half its first-token target, its TTL or its client's deadline."""
-    if not queue.sheds or (pool.seating.free > 0 and hold(pool.seating, queue.band) is None):
+    if (
+        not queue.spec.shed_hopeless
+        or ticket.patient
+        or (pool.seating.free > 0 and hold(pool.seating, queue.band) is None)
+    ):
         return None  # with a free seat that it may use, it does not wait
     now = state.now
     flow = queue.flows.get(flow_key(ticket))
@@ -157,6 +203,9 @@ def _confine(state: State, entry: Entry, actions: list[Action]) -> None:
     """Apply the capacities to a newcomer that still waits: it, or others, may have to go."""
     waiting, tenant = state.waiting, entry.tenant
     limit = tenant.spec.max_queued
+    if state.policy.observe_only:
+        _count_full(state, entry)
+        return
     if limit is not None and tenant.queued > limit:
         _refuse(state, entry, Reason.TENANT_LIMIT, actions, f"more than {limit} requests of this tenant wait")
         return
@@ -171,10 +220,21 @@ def _confine(state: State, entry: Entry, actions: list[Action]) -> None:
         _make_room(state, entry, actions)
 
 
+def _count_full(state: State, entry: Entry) -> None:
+    """Count what the capacities would have done, while they are only observed."""
+    limit, would = entry.tenant.spec.max_queued, state.pools[entry.queue.pool].would
+    if limit is not None and entry.tenant.queued > limit:
+        would[Reason.TENANT_LIMIT] += 1
+    elif entry.line.count > entry.queue.spec.capacity or state.waiting.is_crowded():
+        would[Reason.QUEUE_FULL] += 1
+
+
 def _refuse(state: State, entry: Entry, reason: Reason, actions: list[Action], detail: str) -> None:
     """Take a newcomer out again and reject it."""
     state.remove(entry, actions)
-    actions.append(Reject(entry.ticket, reason, state.pools[entry.queue.pool].retry_after(entry.queue.band), detail))
+    actions.append(
+        Reject(entry.ticket, reason, state.pools[entry.queue.pool].retry_after(entry.queue.band, state.now), detail)
+    )
 
 
 def _make_room(state: State, entry: Entry, actions: list[Action]) -> None:

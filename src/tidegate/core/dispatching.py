@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tidegate.core.actions import Action, Dispatch
+from tidegate.core.capacity import answered, arm
 from tidegate.core.lending import started
 from tidegate.core.model import Lease, Release
 from tidegate.core.ordering import GONE, Entry
 from tidegate.core.pools import Pool
+from tidegate.core.requeueing import retry
 from tidegate.core.state import State
 from tidegate.core.tenants import Tenant
 
@@ -16,9 +18,13 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
     if state.draining or state.behind:
         return
     now, seating, waiting, running = state.now, pool.seating, state.waiting, state.running
+    if pool.retries:
+        retry(state, pool, actions)
     while seating.free > 0:
         turn = pool.next_turn(now, actions)
         if turn is None:
+            if seating.gating:
+                arm(state, pool)
             return
         entry, kind, band = turn
         waiting.leave(entry)
@@ -27,7 +33,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
         tenant.running += 1
         if tenant.limit is not None:
             tenant.settle()
-        backend = entry.backend = seating.seat(entry.cost)
+        backend = entry.backend = seating.seat(entry, band, now)
         number = state.leases = state.leases + 1
         ticket = entry.ticket
         lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
@@ -52,6 +58,8 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
         tenant.settle()
     if release.input_tokens is not None or release.output_tokens is not None:
         _correct(entry, release)
+    if entry.backend.control is not None:
+        answered(state, pool, entry, release)
     flow = entry.flow
     flow.running -= 1
     queue.running -= 1
@@ -77,3 +85,4 @@ def _correct(entry: Entry, release: Release) -> None:
     if over:
         entry.queue.correct(entry.flow, over)
         entry.tenant.correct(entry.submitted, over)
+        entry.backend.settle(entry, over)

@@ -19,12 +19,13 @@ _SPAN_S = 5.0  # shortest time over which arrivals are counted
 
 
 class Drain:
-    """Mean seat time of one pool over its recent completions, seconds."""
+    """Mean seat time of one pool over its recent completions, seconds; ``count`` and ``total_s`` are over all."""
 
-    __slots__ = ("_count", "mean_s")
+    __slots__ = ("_count", "count", "mean_s", "total_s")
 
     def __init__(self) -> None:
         self._count = 0
+        self.count, self.total_s = 0, 0.0
         self.mean_s = 0.0
 
     def note(self, held_s: float) -> None:
@@ -32,6 +33,8 @@ class Drain:
         if self._count < _MEMORY:
             self._count += 1
         self.mean_s += (held_s - self.mean_s) / self._count
+        self.count += 1
+        self.total_s += held_s
 
     def rate(self, seats: int) -> float | None:
         """Return dispatches per second when ``seats`` are busy; ``None`` before the first completion."""

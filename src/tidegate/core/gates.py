@@ -1,7 +1,9 @@
 """Say no: the only place that does (SPEC §4.1 eligibility, §15.13).
 
-A band is *gated* when nothing may pass (no backend, no seat), *held* by a reserve or a ceiling, which some kinds of
-dispatch may pass. The dispatch loop, refusals, ``why`` and the dashboard all read ``hold``.
+A band is *gated* when nothing may pass (mode, pause, quota, KV memory, no backend, no seat), *held* by a reserve or a
+ceiling, which some kinds of dispatch may pass. The dispatch loop, refusals, ``why`` and the dashboard all read
+``hold``. What depends on time or on a backend is brought up to date by ``look``, which costs nothing in a pool where
+no backend has a quota, a pause or a known cache.
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidegate.core.routing import Seating
+    from tidegate.core.routing import Backend, Seating
+
+NEVER = float("inf")
 
 
 class GateKind(StrEnum):
     """What stops a band."""
 
     NO_BACKEND = "no_backend"
+    PAUSED = "paused"
+    BUDGET = "budget"
     NO_SEAT = "no_seat"
+    KV = "kv"
+    MODE = "mode"
     RESERVE = "reserve"
     CEILING = "ceiling"
 
@@ -38,10 +46,70 @@ class Gate:
     gated: bool
 
 
-_NO_BACKEND = Gate(GateKind.NO_BACKEND, "no backend of the model is up", gated=True)
-_NO_SEAT = Gate(GateKind.NO_SEAT, "every seat is taken", gated=True)
+NO_BACKEND = Gate(GateKind.NO_BACKEND, "no backend of the model is up", gated=True)
+PAUSED = Gate(GateKind.PAUSED, "every backend of the model has asked for a pause", gated=True)
+BUDGET = Gate(GateKind.BUDGET, "the quota of every backend of the model is used up for now", gated=True)
+NO_SEAT = Gate(GateKind.NO_SEAT, "every seat is taken", gated=True)
+KV = Gate(GateKind.KV, "the engines have less free cache than the band's watermark", gated=True)
+MODE = Gate(GateKind.MODE, "the mode admits no work of this band", gated=True)
 _RESERVE = Gate(GateKind.RESERVE, "the free seats are reserved for a higher band", gated=False)
 _CEILING = Gate(GateKind.CEILING, "more seats are taken than the band's ceiling allows", gated=False)
+
+# How far a backend is from taking work of a band; of several backends the one that is closest counts.
+_STEPS = (NO_BACKEND, PAUSED, BUDGET, NO_SEAT, KV, None)
+_DOWN, _PAUSED, _EMPTY, _FULL, _CLOSED, _OPEN = range(6)
+
+
+def look(pool: Seating, now: float) -> None:
+    """Bring up to date, for a pool with ``gating``, what stops each band and which backends may take work.
+
+    Sets ``stopped`` per band, ``usable`` seats, and ``wake``: when a gate may open by time alone.
+    """
+    pool.usable = 0
+    pool.wake = NEVER
+    steps = [_DOWN] * len(pool.bands)
+    for backend in pool.backends:
+        step = _step(pool, backend, now)
+        backend.usable = step == _OPEN
+        closed = _closed(pool, backend, now) if step == _OPEN else None
+        for band, before in enumerate(steps):
+            here = _CLOSED if closed and closed[band] else step
+            if here > before:
+                steps[band] = here
+    pool.stopped = [
+        _STEPS[step] if band.admit or pool.observing else MODE for step, band in zip(steps, pool.bands, strict=True)
+    ]
+
+
+def _step(pool: Seating, backend: Backend, now: float) -> int:
+    """Say how far a backend is from taking work, its cache aside."""
+    if not backend.up:
+        return _DOWN
+    if backend.paused_until > now:
+        pool.wake = min(pool.wake, backend.paused_until)
+        return _PAUSED
+    backend.paused_until = 0.0
+    opens_at = backend.opens_at(now)
+    if opens_at > now:
+        pool.wake = min(pool.wake, opens_at)
+        return _EMPTY
+    free = backend.seats - backend.running
+    if free <= 0:
+        return _FULL
+    pool.usable += free
+    return _OPEN
+
+
+def _closed(pool: Seating, backend: Backend, now: float) -> list[bool] | None:
+    """Return the bands that a backend's cache has no room for, ``None`` when it is for all."""
+    sensor = backend.sensor
+    if pool.observing or not sensor.watches:
+        return None
+    sensor.gate(now, backend.outstanding, pool.bands)
+    if any(sensor.closed):
+        pool.wake = min(pool.wake, sensor.changes_at(now))
+        return sensor.closed
+    return None
 
 
 def hold(pool: Seating, band: int) -> Gate | None:
@@ -49,10 +117,22 @@ def hold(pool: Seating, band: int) -> Gate | None:
 
     A ceiling outranks a reserve: an overtake may pass a reserve, only a floor may pass a ceiling.
     """
-    if pool.free <= 0:
-        return _NO_SEAT if pool.up else _NO_BACKEND
+    free = pool.free
+    if pool.gating:
+        stop = pool.stopped[band]
+        if stop is not None:
+            return stop
+        free = pool.usable
+    if free <= 0:
+        return NO_SEAT if pool.up else NO_BACKEND
     if pool.taken > pool.most_taken[band]:
         return _CEILING
-    if pool.free <= pool.least_free[band]:
+    if free <= pool.least_free[band]:
         return _RESERVE
     return None
+
+
+def paused_until(pool: Seating, now: float) -> float | None:
+    """Return when the first backend ends its pause, ``None`` when one that is up has none."""
+    ends = [backend.paused_until for backend in pool.backends if backend.up]
+    return min(ends) if ends and min(ends) > now else None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidegate.core.fairness import Flow
     from tidegate.core.model import Lease, Ticket
     from tidegate.core.queues import BandQueue
+    from tidegate.core.quota import Slot
     from tidegate.core.routing import Backend
     from tidegate.core.tenants import Tenant
     from tidegate.core.waiting import BandList
@@ -43,7 +44,9 @@ class Entry(Linked):
 
     __slots__ = (
         "arrived",
+        "avoid",
         "backend",
+        "charged",
         "cost",
         "early",
         "expires",
@@ -78,6 +81,8 @@ class Entry(Linked):
         self.cost = work.input_tokens + work.output_tokens or 1
         self.state = WAITING
         self.promoted = False
+        self.avoid: tuple[Backend, ...] = ()  # those that failed it
+        self.charged: Slot | None = None  # where its tokens stand in the backend's quota
         self.early = False  # expires before tickets of its band that entered earlier
         self.flow: Flow
         self.queue: BandQueue

@@ -6,14 +6,17 @@ A decision is: what each band bids (``claims``), what is held (``gates``), which
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tidegate.core.actions import Action, Promote
 from tidegate.core.between import QuickBetween
 from tidegate.core.claims import Bids
 from tidegate.core.forecast import Drain
-from tidegate.core.gates import hold
-from tidegate.core.model import Turn
+from tidegate.core.gates import hold, look, paused_until
+from tidegate.core.guard import EVERY_S, Guard
+from tidegate.core.model import Reason, Turn
 from tidegate.core.ordering import Entry
-from tidegate.core.policy import Discipline, Policy, PoolSpec, Unit
+from tidegate.core.policy import AUTO, Discipline, Policy, PoolSpec, Unit
 from tidegate.core.queues import BandQueue
 from tidegate.core.routing import Seating
 from tidegate.core.shares import Shares
@@ -22,21 +25,19 @@ TURN = Turn.TURN
 
 
 class Pool:
-    """The queues and accounts of one ``models`` entry. ``known``: the policy still has it."""
+    """The queues and accounts of one ``models`` entry.
+
+    Attributes:
+        known: the policy still has it.
+        guards: the automatic reserves, by band.
+        retries: tickets that failed on a backend and wait for a seat on another, with the reason they end with when
+            there is none. They have had their turn.
+        would: what would have been done to how many while the policy only observes, by reason.
+    """
 
     __slots__ = (
-        "_bids",
-        "_by_tokens",
-        "_claim",
-        "_free",
-        "_gated",
-        "_shares",
-        "between",
-        "drain",
-        "known",
-        "name",
-        "queues",
-        "seating",
+        "_bids", "_by_tokens", "_free", "_look_at", "_shares", "between", "drain", "guards", "known", "name",
+        "queues", "retries", "seating", "would",
     )  # fmt: skip
 
     def __init__(self, name: str, spec: PoolSpec, policy: Policy) -> None:
@@ -47,12 +48,18 @@ class Pool:
         self.between = _between(policy)
         self._free: list[str | None] = [None] * len(policy.bands)
         self._shares: Shares | None = None
+        self.guards: dict[int, Guard] = {}
+        self._look_at = 0.0
+        self.retries: dict[Entry, Reason] = {}
+        self.would: Counter[str] = Counter()
         self.obey(spec, policy)
 
     def obey(self, spec: PoolSpec | None, policy: Policy) -> None:
         """Take a new policy; ``spec`` is ``None`` when the pool is no longer in it."""
         self.known = spec is not None
-        self.seating.obey(spec, policy.bands)
+        self.seating.obey(spec, policy.bands, observing=policy.observe_only)
+        auto = [index for index, band in enumerate(policy.bands) if band.reserve == AUTO]
+        self.guards = {index: self.guards.get(index) or Guard() for index in auto}
         self._bids = Bids(policy, self.queues)
         self._by_tokens = policy.unit is Unit.TOKENS
         self._share(policy)
@@ -77,9 +84,12 @@ class Pool:
         claim = self._bids.claims(now, fresh)
         if fresh:
             actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in fresh)
-        held = self._holds() if seating.limited else self._free
+        gated = self._shut(claim, now) if seating.gating else ()
+        held = self._holds(now) if seating.limited or self.guards else self._free
         wanted = shares.wanted(claim, held) if shares else None
-        chosen = self.between.decide(claim, held, wanted)
+        chosen = self.between.decide(claim, held, wanted, gated)
+        if seating.observing:
+            return self._in_order(claim, chosen, now)
         if chosen is None:
             return None
         band, kind = chosen
@@ -92,9 +102,60 @@ class Pool:
             shares.charge(band, entry.cost if self._by_tokens else 1)
         return entry, kind, band
 
-    def _holds(self) -> list[str | None]:
+    def _shut(self, claim: list[float | None], now: float) -> list[int]:
+        """Strike out the claims of gated bands; return those that had one."""
+        look(self.seating, now)
+        gated = []
+        for band, stop in enumerate(self.seating.stopped):
+            if stop is not None and claim[band] is not None:
+                claim[band] = None
+                gated.append(band)
+        return gated
+
+    def _holds(self, now: float) -> list[str | None]:
+        if self.guards and now >= self._look_at:
+            self._guard(now)
         gates = [hold(self.seating, band) for band in range(len(self.queues))]
-        return [gate.kind if gate else None for gate in gates]
+        return [gate.kind if gate and not gate.gated else None for gate in gates]
+
+    def _guard(self, now: float) -> None:
+        """Measure the automatic reserves anew."""
+        self._look_at = now + EVERY_S
+        seating, drain = self.seating, self.drain
+        reserves = list(seating.reserves)
+        arrivals = 0
+        for band, queue in enumerate(self.queues):
+            arrivals += queue.entered
+            if band in self.guards:
+                guard = self.guards[band]
+                reserves[band] = guard.note(
+                    now, seats=seating.seats, arrivals=arrivals, released=drain.count, held_s=drain.total_s
+                )
+        if reserves != seating.reserves:
+            seating.reserve(reserves)
+
+    def _in_order(
+        self, claim: list[float | None], chosen: tuple[int, Turn] | None, now: float
+    ) -> tuple[Entry, Turn, int] | None:
+        """Serve the ticket that came first, and count when the rules would have served another band, or none."""
+        heads = [
+            (head.arrived, head.seq, band)
+            for band, bid in enumerate(claim)
+            if bid is not None and (head := self.queues[band].head()) is not None
+        ]
+        if not heads:
+            return None
+        band = min(heads)[2]
+        if chosen is None:
+            self.would["held"] += 1
+        elif chosen[0] != band:
+            self.would["reordered"] += 1
+        queue = self.queues[band]
+        queue.dispatches += 1
+        entry = queue.take(Turn.OVERTAKE, now)
+        if entry.expires <= now:
+            self.would[Reason.EXPIRED] += 1
+        return entry, TURN, band
 
     def _count(self, queue: BandQueue, kind: Turn) -> None:
         if kind is Turn.OVERTAKE:
@@ -102,12 +163,15 @@ class Pool:
         else:
             queue.floors += 1
 
-    def retry_after(self, band: int) -> float | None:
-        """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown."""
+    def retry_after(self, band: int, now: float) -> float | None:
+        """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown.
+
+        Not before the first backend's pause ends.
+        """
         rate = self.drain.rate(self.seating.seats)
-        if rate is None:
-            return None
-        return (1 + sum(queue.count for queue in self.queues[: band + 1])) / rate
+        wait_s = None if rate is None else (1 + sum(queue.count for queue in self.queues[: band + 1])) / rate
+        until = paused_until(self.seating, now) if self.seating.gating else None
+        return wait_s if until is None else max(wait_s or 0.0, until - now)
 
 
 def _between(policy: Policy) -> QuickBetween:

@@ -14,7 +14,7 @@ from tidegate.core.fairness import NONE, FairFlows, Flow
 from tidegate.core.forecast import Arrivals
 from tidegate.core.model import Turn
 from tidegate.core.ordering import RUNNING, Entry, Rule
-from tidegate.core.policy import BacklogOrder, Band, Policy
+from tidegate.core.policy import BacklogOrder, Band, Policy, Saturated
 
 if TYPE_CHECKING:
     from tidegate.core.tenants import Tenant
@@ -36,7 +36,7 @@ class BandQueue(FairFlows):
 
     __slots__ = (
         "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "capacity", "dispatches", "entered",
-        "floors", "newest_first", "oldest", "overtakes", "pool", "promotions", "sheds", "spec", "stale", "ttl_s",
+        "floors", "newest_first", "oldest", "overtakes", "pool", "promotions", "screens", "spec", "stale", "ttl_s",
     )  # fmt: skip
 
     def __init__(self, pool: str, band: int, policy: Policy) -> None:
@@ -56,7 +56,7 @@ class BandQueue(FairFlows):
         """Take a new policy; each flow sorts itself when next touched."""
         self.spec: Band = policy.bands[self.band]
         self.ttl_s, self.capacity = self.spec.ttl_s, self.spec.capacity
-        self.sheds = self.spec.shed_hopeless
+        self.screens = self.spec.shed_hopeless or not self.spec.admit or self.spec.when_saturated is Saturated.SHED
         self.rule = Rule(self.spec.order, policy.sjf_aging)
         self.newest_first = self.spec.backlog_order is BacklogOrder.NEWEST_FIRST
         self.backlog_after_s = policy.backlog_after_s

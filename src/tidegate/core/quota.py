@@ -108,12 +108,12 @@ class Quota:
 
     def _move(self, now: float) -> None:
         recent, late = self._recent, self._late
-        while recent and recent[0].last <= now - SHORT_S:
+        while recent and recent[0].last + SHORT_S <= now:
             slot = recent.popleft()
             slot.age = 1
             self.recent -= slot.amount
             late.append(slot)
-        while late and late[0].last <= now - LONG_S:
+        while late and late[0].last + LONG_S <= now:
             slot = late.popleft()
             slot.age = 0
             self.used -= slot.amount

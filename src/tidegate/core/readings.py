@@ -69,7 +69,7 @@ class Sensor:
     def stale(self, now: float) -> bool:
         """Say whether there was a page and it is not to be used."""
         reading = self.reading
-        return reading is not None and (self._frozen or now - reading.at > self._stale_after_s)
+        return reading is not None and (self._frozen or now >= reading.at + self._stale_after_s)
 
     def free(self, now: float, outstanding: int) -> float | None:
         """Return the free part of the cache, below 0 when more is promised than fits; ``None`` when unknown.
@@ -100,9 +100,10 @@ class Sensor:
                 closed[index] = free < band.kv_watermark or free < 0.0
         return free
 
-    def changes_at(self) -> float:
-        """Return when the page goes stale, which may open what it closes."""
-        return NEVER if self.reading is None or self._frozen else self.reading.at + self._stale_after_s
+    def changes_at(self, now: float) -> float:
+        """Return when the page goes stale, which may open what it closes; infinity when it is or there is none."""
+        reading = self.reading
+        return NEVER if reading is None or self.stale(now) else reading.at + self._stale_after_s
 
     def _room(self, reading: Reading | None) -> float:
         """Return the tokens to keep free where the ledger is all there is, by design and not by an outage."""

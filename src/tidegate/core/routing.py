@@ -1,82 +1,195 @@
 """Choose the backend of a dispatch, and count seats (SPEC §5.1, §5.4).
 
 ``Seating`` is one pool's seats: ``free`` and ``taken`` count the backends that are up. Fewer seats never stop running
-work, so ``taken`` may pass ``seats`` for a while. The choice is the least outstanding estimated tokens.
+work, so ``taken`` may pass ``seats`` for a while.
+
+The choice: requests that share a beginning (``Ticket.affinity``) go to the backend that ranks first for it by
+rendezvous hashing, as long as that one would not be more than 1.25 times as loaded as the mean (consistent hashing with
+bounded loads, Mirrokni et al. 2018; load is seats taken over seats), else the next; the others, and those that no
+backend may take so, go where the least estimated tokens are outstanding.
 """
 
 from __future__ import annotations
 
-from tidegate.core.adaptive import START_SEATS
-from tidegate.core.policy import AUTO, Band, PoolSpec
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from tidegate.core.adaptive import START_SEATS, SeatController
+from tidegate.core.gates import NEVER, Gate
+from tidegate.core.policy import AUTO, BackendSpec, Band, PoolSpec
+from tidegate.core.quota import Quota
+from tidegate.core.readings import Sensor
+
+if TYPE_CHECKING:
+    from tidegate.core.ordering import Entry
+
+_BOUND = 1.25
+_MASK = (1 << 64) - 1
 
 
 class Backend:
-    """One upstream as the scheduler sees it. ``outstanding`` is the estimated tokens of its running work."""
+    """One upstream as the scheduler sees it.
 
-    __slots__ = ("name", "outstanding", "running", "seating", "seats", "told", "up")
+    Attributes:
+        outstanding: estimated tokens of its running work.
+        sensor: what is known of its cache.
+        control: finds its seats when they are ``auto``.
+        tokens, requests: its quotas.
+        paused_until: it takes nothing before.
+        usable: what ``gates.look`` found last, its cache aside.
+    """
 
-    def __init__(self, name: str, seats: int, seating: Seating) -> None:
-        self.name = name
-        self.seats = seats
-        self.told = seats  # what the policy said last: only a changed figure overrides a live signal
+    __slots__ = (
+        "_shut_until", "control", "name", "outstanding", "paused_until", "requests", "running", "salt", "seating",
+        "seats", "sensor", "tokens", "told", "up", "usable",
+    )  # fmt: skip
+
+    def __init__(self, spec: BackendSpec, seating: Seating, bands: int) -> None:
+        self.name = spec.name
+        self.salt = crc32(spec.name.encode())
         self.seating = seating
         self.running = 0
         self.outstanding = 0
         self.up = True
+        self.usable = True
+        self.paused_until = 0.0
+        self._shut_until = 0.0
+        self.sensor = Sensor(spec, bands)
+        self.control: SeatController | None = None
+        self.tokens: Quota | None = None
+        self.requests: Quota | None = None
+        self.seats = 0
+        self.told: int | str | None = None  # what the policy said last: only a changed figure overrides a live signal
+        self.obey(spec)
+
+    def obey(self, spec: BackendSpec) -> None:
+        """Take new settings."""
+        self.sensor.obey(spec)
+        self.tokens = _quota(self.tokens, spec.tokens_per_minute)
+        self.requests = _quota(self.requests, spec.requests_per_minute)
+        self.reopen()
+        if self.told == spec.seats:
+            return
+        if spec.seats == AUTO:
+            self.control = SeatController(self.seats or START_SEATS)
+            self.seats = self.control.seats
+        else:
+            self.control = None
+            self.seats = spec.seats
+        self.told = spec.seats
+
+    @property
+    def gated(self) -> bool:
+        """Whether anything but its seats may stop work here."""
+        return self.tokens is not None or self.requests is not None or self.paused_until > 0.0 or self.sensor.watches
+
+    def opens_at(self, now: float) -> float:
+        """Return when its quotas are open; at most ``now`` when they are."""
+        if now >= self._shut_until:
+            self._shut_until = max(
+                0.0 if quota is None or quota.open(now) else quota.open_at(now)
+                for quota in (self.tokens, self.requests)
+            )
+        return self._shut_until
+
+    def charge(self, now: float, entry: Entry) -> None:
+        """Count a dispatch against quotas and cache."""
+        self.sensor.dispatched(entry.cost)
+        if self.requests is not None:
+            self.requests.charge(now, 1)
+        if self.tokens is not None:
+            entry.charged = self.tokens.charge(now, entry.cost)
+
+    def settle(self, entry: Entry, amount: int) -> None:
+        """Correct the charge of a dispatch by ``amount``; negative gives back."""
+        if self.tokens is not None and entry.charged is not None:
+            self.tokens.settle(entry.charged, amount)
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Look at the quotas anew: they were changed by something other than time."""
+        self._shut_until = 0.0
 
 
 class Seating:
-    """Seats of one pool. ``least_free`` and ``most_taken`` are the reserve and the ceiling of each band."""
+    """Seats of one pool. ``least_free`` and ``most_taken`` are the reserve and the ceiling of each band.
 
-    __slots__ = ("backends", "bands", "free", "least_free", "limited", "most_taken", "seats", "taken", "up")
+    Attributes:
+        reserves: seats that each band wants lower ones to leave free; of ``auto`` ones the guard's figure.
+        limited: some band has a reserve or a ceiling.
+        gating: something but seats may stop work here, so that ``gates.look`` has to be asked; it sets
+            ``stopped``, ``usable`` and ``wake``.
+        observing: the cache and the mode stop nothing (``Policy.observe_only``).
+    """
+
+    __slots__ = (
+        "backends", "bands", "free", "gating", "least_free", "limited", "most_taken", "observing", "reserves", "seats",
+        "stopped", "taken", "up", "usable", "wake",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.backends: list[Backend] = []
         self.bands: tuple[Band, ...] = ()
-        self.free = self.taken = self.seats = self.up = 0
-        self.limited = False
+        self.free = self.taken = self.seats = self.up = self.usable = 0
+        self.limited = self.gating = self.observing = False
+        self.reserves: list[int] = []
         self.least_free: list[int] = []
         self.most_taken: list[float] = []
+        self.stopped: list[Gate | None] = []
+        self.wake = NEVER
 
-    def obey(self, spec: PoolSpec | None, bands: tuple[Band, ...]) -> None:
+    def obey(self, spec: PoolSpec | None, bands: tuple[Band, ...], *, observing: bool) -> None:
         """Take backends and bands of a new policy. Backends that left get no more dispatches."""
-        self.bands = bands
+        autos = self.reserves if len(self.reserves) == len(bands) else [0] * len(bands)
+        self.reserves = [autos[index] if band.reserve == AUTO else band.reserve for index, band in enumerate(bands)]
+        self.bands, self.observing = bands, observing
+        self.stopped = [None] * len(bands)
         known = {backend.name: backend for backend in self.backends}
-        named = spec.backends if spec else ()
         self.backends = []
-        for each in named:
-            seats = START_SEATS if each.seats == AUTO else each.seats
-            backend = known.pop(each.name, None) or Backend(each.name, seats, self)
-            if backend.told != seats:
-                backend.seats = backend.told = seats
+        for each in spec.backends if spec else ():
+            backend = known.pop(each.name, None)
+            if backend is None:
+                backend = Backend(each, self, len(bands))
+            else:
+                backend.obey(each)
             self.backends.append(backend)
         for gone in known.values():
             gone.up = False
         self.recount()
 
     def recount(self) -> None:
-        """Count seats anew after a change of health, seats or policy."""
+        """Count seats anew after a change of health, seats, gates or policy."""
         up = [backend for backend in self.backends if backend.up]
         self.up = len(up)
         self.seats = sum(backend.seats for backend in up)
         self.taken = sum(backend.running for backend in up)
         self.free = sum(max(0, backend.seats - backend.running) for backend in up)
-        reserves = [0 if band.reserve == AUTO else band.reserve for band in self.bands]
+        self.gating = any(backend.gated for backend in up) or not all(band.admit for band in self.bands)
+        self.reserve(self.reserves)
+        self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else NEVER for band in self.bands]
+
+    def reserve(self, reserves: list[int]) -> None:
+        """Take the seats that each band wants lower ones to leave free."""
+        self.reserves = reserves
         self.least_free = [max(reserves[:band], default=0) for band in range(len(reserves))]
-        self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else float("inf") for band in self.bands]
         self.limited = any(self.least_free) or any(band.ceiling < 1 for band in self.bands)
 
-    def seat(self, tokens: int) -> Backend:
-        """Take a seat on the backend with the least outstanding tokens; one must be free."""
-        backend = self.backends[0]
-        if len(self.backends) > 1:
-            free = [each for each in self.backends if each.up and each.running < each.seats]
-            backend = min(free, key=lambda each: each.outstanding)
+    def seat(self, entry: Entry, band: int, now: float) -> Backend:
+        """Take a seat for an entry dispatched for ``band``; one must be free and, with ``gating``, open to it."""
+        backend = self.backends[0] if len(self.backends) == 1 else self._choose(entry, band)
         backend.running += 1
-        backend.outstanding += tokens
+        backend.outstanding += entry.cost
         self.taken += 1
         self.free -= 1
+        if self.gating:
+            backend.charge(now, entry)
         return backend
+
+    def can_take(self, backend: Backend, band: int) -> bool:
+        """Say whether a backend may take work of ``band`` now; with ``gating``, by the last ``gates.look``."""
+        if not backend.up or backend.running >= backend.seats:
+            return False
+        return not self.gating or (backend.usable and (self.observing or not backend.sensor.closed[band]))
 
     def unseat(self, backend: Backend, tokens: int) -> None:
         """Give a seat back; it is free again unless the backend is down or has fewer seats now."""
@@ -86,3 +199,32 @@ class Seating:
             self.taken -= 1
             if backend.running < backend.seats:
                 self.free += 1
+
+    def _choose(self, entry: Entry, band: int) -> Backend:
+        able = [each for each in self.backends if self.can_take(each, band)]
+        if entry.avoid:
+            able = [each for each in able if each not in entry.avoid]
+        affinity = entry.ticket.affinity
+        if affinity:
+            most = _BOUND * (self.taken + 1) / self.seats
+            near = [each for each in able if each.running < most * each.seats]  # the ceiling of Mirrokni et al.
+            if near:
+                return max(near, key=lambda each: _rank(affinity, each.salt))
+        return min(able, key=lambda each: each.outstanding)
+
+
+def _quota(quota: Quota | None, limit: int | None) -> Quota | None:
+    if limit is None:
+        return None
+    if quota is None:
+        return Quota(limit)
+    quota.limit = limit
+    return quota
+
+
+def _rank(affinity: int, salt: int) -> int:
+    """Mix two numbers into one that looks random (the finaliser of SplitMix64, Steele et al. 2014)."""
+    mixed = ((affinity ^ (salt << 32) ^ salt) * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)

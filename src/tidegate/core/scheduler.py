@@ -7,18 +7,20 @@ that was submitted ends in exactly one of: a ``Reject``, an ``Evict``, a ``cance
 
 from __future__ import annotations
 
-from tidegate.core.actions import Action
+from tidegate.core.actions import Action, Dispatch, Evict, Reject
 from tidegate.core.admission import arrive
+from tidegate.core.capacity import learn
 from tidegate.core.dependencies import call, resolve, status
 from tidegate.core.dispatching import deal, deal_around, give_back
 from tidegate.core.errors import TidegateError
-from tidegate.core.gates import Gate, hold
+from tidegate.core.gates import NEVER, Gate, hold, look
 from tidegate.core.housekeeping import sweep, wakeup
-from tidegate.core.model import Outcome, Release, Ticket
+from tidegate.core.model import Outcome, Release, Requeue, Ticket
 from tidegate.core.names import Status
 from tidegate.core.ordering import WAITING
 from tidegate.core.policy import Policy
-from tidegate.core.signals import Drain, Health, Seats, Signal, Waiter
+from tidegate.core.requeueing import take_back
+from tidegate.core.signals import Drain, Signal, Waiter
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
 from tidegate.core.state import MOST_EVICTIONS, State
 
@@ -52,12 +54,17 @@ class Scheduler:
         if ticket.id in state.live:
             raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
         arrive(state, ticket, actions)
+        if actions and type(actions[-1]) is not Dispatch:
+            self._count_refusals(actions)
         if state.names.restless:
             self._settle_names(actions)
         return actions
 
-    def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
-        """Give a seat back. A lease that is not held (a second release) is ignored: no actions."""
+    def release(self, now: float, lease_id: int, release: Release | Requeue) -> list[Action]:
+        """Give a seat back, and with ``Requeue`` the ticket too.
+
+        A lease that is not held (a second release) is ignored: no actions.
+        """
         state = self._state
         entry = state.running.pop(lease_id, None)
         if entry is None:
@@ -66,7 +73,10 @@ class Scheduler:
         if now < state.now or now >= state.waiting.wake or state.draining:
             now = self._begin(now, actions)
         state.now = now
-        pool = give_back(state, entry, release)
+        if isinstance(release, Requeue):
+            pool = take_back(state, entry, release, actions)
+        else:
+            pool = give_back(state, entry, release)
         if state.names.restless:  # first those who waited for this one, then the seat
             self._settle_names(actions)
         deal(state, pool, actions)
@@ -93,17 +103,13 @@ class Scheduler:
         if isinstance(signal, Drain):
             state.draining = True
         self._begin(now, actions)
-        if isinstance(signal, (Health, Seats)) and signal.backend in state.backends:
-            backend = state.backends[signal.backend]
-            if isinstance(signal, Health):
-                backend.up = signal.up
-            else:
-                backend.seats = max(0, signal.seats)
-            backend.seating.recount()
-            self._deal_all(actions)
-        elif isinstance(signal, Waiter):
+        if isinstance(signal, Waiter):
             call(state, signal, actions)
             self._settle_names(actions)
+        elif not isinstance(signal, Drain):
+            pool = learn(state, signal)
+            if pool is not None:
+                deal(state, pool, actions)
         return actions
 
     def set_policy(self, now: float, policy: Policy) -> list[Action]:
@@ -115,6 +121,7 @@ class Scheduler:
         actions: list[Action] = []
         self._begin(now, actions)
         self._state.obey(policy)
+        self._begin(now, actions)
         self._deal_all(actions)
         return actions
 
@@ -142,7 +149,18 @@ class Scheduler:
 
     def hold(self, pool: str, band: int) -> Gate | None:
         """Return what stops a band from starting work now, ``None`` when nothing does."""
-        return hold(self._state.pools[pool].seating, band)
+        seating = self._state.pools[pool].seating
+        look(seating, self._state.now)
+        return hold(seating, band)
+
+    @property
+    def storm(self) -> bool:
+        """Whether more was refused than dispatched in the last second (SPEC §15.19)."""
+        return self._state.storm.rages(self._state.now, self._state.leases)
+
+    def _count_refusals(self, actions: list[Action]) -> None:
+        refused = sum(isinstance(action, (Reject, Evict)) for action in actions)
+        self._state.storm.note(self._state.now, refused, self._state.leases)
 
     def _begin(self, now: float, actions: list[Action]) -> float:
         """Move time on, never back, and do what is due by then before anything else; return the time it is."""
@@ -153,6 +171,9 @@ class Scheduler:
             behind = state.behind
             state.behind = not sweep(state, actions)
             if behind and not state.behind:
+                self._deal_all(actions)
+            if state.now >= state.waiting.alarm:
+                state.waiting.set_alarm(NEVER)
                 self._deal_all(actions)
         if state.names.restless:
             self._settle_names(actions)

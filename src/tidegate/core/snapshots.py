@@ -5,13 +5,15 @@ Nothing here walks tickets.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from tidegate.core.gates import Gate, hold
+from tidegate.core.gates import Gate, hold, look
 from tidegate.core.ordering import RUNNING
 from tidegate.core.pools import Pool
+from tidegate.core.routing import Backend
 from tidegate.core.state import State
 
 
@@ -27,6 +29,8 @@ class BandSnapshot:
         dispatches, overtakes, floors: dispatches in all, and those by overtake and by floor.
         promotions: tickets that began to claim by age.
         gate: what stops the band now, if anything.
+        reserve: free seats of the pool that lower bands leave to this one now.
+        reserve_short: the automatic reserve would need more than a quarter of the seats.
     """
 
     pool: str
@@ -40,17 +44,34 @@ class BandSnapshot:
     floors: int
     promotions: int
     gate: Gate | None
+    reserve: int = 0
+    reserve_short: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class BackendSnapshot:
-    """One backend: its seats, how many are taken, whether it is up."""
+    """One backend.
+
+    Attributes:
+        pool, name: which.
+        seats: how many it has now; those of ``auto`` move.
+        running: how many are taken.
+        up: whether it takes work at all.
+        kv_free: free part of its KV cache, what was dispatched since the last reading taken off; ``None`` when unknown.
+        stale: its readings are too old, or do not move, and are not used.
+        budget_level: part of its quotas that is left, the least of them; ``None`` without any.
+        paused_until: it takes nothing before; ``None`` without a pause.
+    """
 
     pool: str
     name: str
     seats: int
     running: int
     up: bool
+    kv_free: float | None = None
+    stale: bool = False
+    budget_level: float | None = None
+    paused_until: float | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,6 +89,8 @@ class Snapshot:
     draining: bool
     bands: tuple[BandSnapshot, ...]
     backends: tuple[BackendSnapshot, ...]
+    storm: bool = False
+    would: tuple[tuple[str, int], ...] = ()
 
 
 class WhyKind(StrEnum):
@@ -110,15 +133,29 @@ def take_snapshot(state: State, now: float) -> Snapshot:
         running=len(state.running),
         draining=state.draining,
         bands=tuple(row for pool in pools for row in _bands(pool, now)),
-        backends=tuple(
-            BackendSnapshot(pool.name, backend.name, backend.seats, backend.running, backend.up)
-            for pool in pools
-            for backend in pool.seating.backends
-        ),
+        backends=tuple(_backend(pool.name, backend, now) for pool in pools for backend in pool.seating.backends),
+        storm=state.storm.rages(now, state.leases),
+        would=tuple(sorted(sum((pool.would for pool in pools), Counter()).items())),
+    )
+
+
+def _backend(pool: str, backend: Backend, now: float) -> BackendSnapshot:
+    quotas = [quota for quota in (backend.tokens, backend.requests) if quota is not None]
+    return BackendSnapshot(
+        pool,
+        backend.name,
+        backend.seats,
+        backend.running,
+        backend.up,
+        kv_free=backend.sensor.free(now, backend.outstanding),
+        stale=backend.sensor.stale(now),
+        budget_level=min((quota.level(now) for quota in quotas), default=None),
+        paused_until=backend.paused_until if backend.paused_until > now else None,
     )
 
 
 def _bands(pool: Pool, now: float) -> list[BandSnapshot]:
+    look(pool.seating, now)
     rows = []
     for queue in pool.queues:
         head = queue.head()
@@ -135,6 +172,8 @@ def _bands(pool: Pool, now: float) -> list[BandSnapshot]:
                 floors=queue.floors,
                 promotions=queue.promotions,
                 gate=hold(pool.seating, queue.band),
+                reserve=pool.seating.reserves[queue.band],
+                reserve_short=queue.band in pool.guards and pool.guards[queue.band].short,
             )
         )
     return rows
@@ -156,7 +195,9 @@ def explain(state: State, now: float, ticket_id: str) -> Why:
     if entry.flow.tenant.parked:
         limit = entry.tenant.spec.max_running
         return Why(WhyKind.TENANT_RUNNING, f"tenant {entry.tenant.name!r} runs {limit} already", waited_s=waited_s)
-    gate = hold(state.pools[entry.queue.pool].seating, entry.queue.band)
+    seating = state.pools[entry.queue.pool].seating
+    look(seating, now)
+    gate = hold(seating, entry.queue.band)
     if gate is not None:
         return Why(WhyKind.GATE, gate.detail, gate, waited_s)
     return Why(WhyKind.BEHIND, "others are due first", waited_s=waited_s)

@@ -12,7 +12,9 @@ from tidegate.core.ordering import GONE, Entry
 from tidegate.core.policy import Policy
 from tidegate.core.pools import Pool
 from tidegate.core.queues import BandQueue
+from tidegate.core.requeueing import stop_running
 from tidegate.core.routing import Backend
+from tidegate.core.storm import Storm
 from tidegate.core.tenants import Tenant, Tenants
 from tidegate.core.waiting import Waiting
 
@@ -23,12 +25,12 @@ class State:
     """Who waits, who runs, and under which policy.
 
     ``live`` is all of both by ticket id, ``running`` by lease id. While ``behind``, more is due for eviction than one
-    call may evict, and nothing is dispatched.
+    call may evict, and nothing is dispatched. While ``closing``, a mode closed a band and what waits there has to go.
     """
 
     __slots__ = (
-        "backends", "behind", "draining", "entries", "leases", "live", "names", "now", "policy", "pools", "running",
-        "tenants", "waiting",
+        "backends", "behind", "closing", "draining", "entries", "leases", "live", "names", "now", "policy",
+        "pools", "running", "storm", "tenants", "waiting",
     )  # fmt: skip
 
     def __init__(self, policy: Policy) -> None:
@@ -36,6 +38,8 @@ class State:
         self.policy = policy
         self.draining = False
         self.behind = False
+        self.closing = False
+        self.storm = Storm()
         self.entries = 0
         self.leases = 0
         self.live: dict[str, Entry] = {}
@@ -44,7 +48,7 @@ class State:
         self.names = Names()
         self.waiting = Waiting(policy)
         self.pools = {spec.name: Pool(spec.name, spec, policy) for spec in policy.pools}
-        self.backends: dict[str, Backend] = {}
+        self.backends: dict[str, tuple[Pool, Backend]] = {}
         self._index_backends()
 
     def obey(self, policy: Policy) -> None:
@@ -65,6 +69,8 @@ class State:
         for name, spec in named.items():
             self.pools[name] = Pool(name, spec, policy)
         self._index_backends()
+        self.closing = not policy.observe_only and not all(band.admit for band in policy.bands)
+        self.waiting.wake = 0.0  # what is due may be another now
 
     def flow_for(self, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
         """Find or open the flow of a ticket; beyond ``max_flows`` it is a shared one."""
@@ -91,7 +97,7 @@ class State:
         if entry.ticket.name:
             self.names.end(entry, Outcome.EVICTED, self.now)
         entry.tenant.give_back(entry.submitted, entry.cost)
-        retry_after_s = self.pools[entry.queue.pool].retry_after(entry.queue.band)
+        retry_after_s = self.pools[entry.queue.pool].retry_after(entry.queue.band, self.now)
         actions.append(Evict(entry.ticket, reason, retry_after_s, detail))
 
     def remove(self, entry: Entry, actions: list[Action]) -> None:
@@ -101,11 +107,15 @@ class State:
         self.waiting.leave(entry)
         entry.tenant.queued -= 1
         wait = self.names.parked.pop(entry, None)
-        if wait is None:
-            entry.queue.remove(entry)
-        else:
+        if wait is not None:
             withdraw(self, wait, actions)
+        elif entry.avoid:
+            del self.pools[entry.queue.pool].retries[entry]
+            stop_running(entry)
+        else:
+            entry.queue.remove(entry)
         entry.tenant.forget()
 
     def _index_backends(self) -> None:
-        self.backends = {backend.name: backend for pool in self.pools.values() for backend in pool.seating.backends}
+        pools = self.pools.values()
+        self.backends = {each.name: (pool, each) for pool in pools for each in pool.seating.backends}

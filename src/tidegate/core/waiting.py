@@ -7,6 +7,7 @@ clients asked for less stand in a heap besides.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from tidegate.core.ordering import WAITING, Entry, Linked
@@ -32,6 +33,13 @@ class BandList:
         first = self.ends.after
         return first if isinstance(first, Entry) else None
 
+    def entries(self) -> Iterator[Entry]:
+        """Yield the tickets that entered first to last."""
+        entry = self.ends.after
+        while isinstance(entry, Entry):
+            yield entry
+            entry = entry.after
+
     def newest(self) -> Entry | None:
         """Return the ticket that entered last."""
         last = self.ends.before
@@ -39,15 +47,15 @@ class BandList:
 
 
 class Waiting:
-    """All waiting tickets. ``wake`` is never later than the next expiry."""
+    """All waiting tickets. ``wake`` is never later than the next expiry and ``alarm``, when a gate may open."""
 
-    __slots__ = ("_capacity", "_early", "_early_dead", "_most_bytes", "bands", "bytes", "total", "wake")
+    __slots__ = ("_capacity", "_early", "_early_dead", "_most_bytes", "alarm", "bands", "bytes", "total", "wake")
 
     def __init__(self, policy: Policy) -> None:
         self.bands = [BandList() for _ in policy.bands]
         self.total = 0
         self.bytes = 0
-        self.wake = NEVER
+        self.wake = self.alarm = NEVER
         self._early: list[tuple[float, int, Entry]] = []
         self._early_dead = 0
         self.obey(policy)
@@ -120,7 +128,7 @@ class Waiting:
         """Return the ticket that expired first, ``None`` when none has."""
         first = self._first()
         if first is None or first.expires > now:
-            self.wake = NEVER if first is None else first.expires
+            self.wake = self.alarm if first is None else min(first.expires, self.alarm)
             return None
         return first
 
@@ -129,11 +137,20 @@ class Waiting:
         lists = (band.oldest() for band in reversed(self.bands))  # batch work has most time to come again
         return next((entry for entry in lists if entry is not None), None) or self._first()
 
-    def next_expiry(self) -> float:
-        """Return when the next ticket expires, infinity when none waits."""
+    def next_wake(self) -> float:
+        """Return when the next ticket expires or a gate may open, infinity for never."""
         first = self._first()
-        self.wake = NEVER if first is None else first.expires
+        self.wake = self.alarm if first is None else min(first.expires, self.alarm)
         return self.wake
+
+    def set_alarm(self, at: float) -> None:
+        """Change when a gate may open by time alone."""
+        self.alarm = at
+        self.wake = min(self.wake, at)
+
+    def aside(self) -> list[Entry]:
+        """Return the tickets that stand in no list; walks them all."""
+        return [item[2] for item in self._early if _is_live(item) and item[2].after is NOBODY]
 
     def _first(self) -> Entry | None:
         early = self._early

@@ -1,0 +1,89 @@
+"""What backends tell of themselves, turned into seats, gates and alarms (SPEC §5.1 to §5.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.core.adaptive import EVERY_S
+from tidegate.core.model import Release
+from tidegate.core.signals import Health, Paused, RateLimit, Reading, Seats
+
+if TYPE_CHECKING:
+    from tidegate.core.ordering import Entry
+    from tidegate.core.pools import Pool
+    from tidegate.core.routing import Backend
+    from tidegate.core.state import State
+
+Fact = Health | Seats | Reading | RateLimit | Paused
+
+
+def learn(state: State, fact: Fact) -> Pool | None:
+    """Take in a fact about a backend; return its pool, ``None`` when the backend is unknown."""
+    found = state.backends.get(fact.backend)
+    if found is None:
+        return None
+    pool, backend = found
+    now = state.now
+    match fact:
+        case Health():
+            backend.up = fact.up
+        case Seats():
+            backend.seats = max(0, fact.seats)
+        case Reading():
+            backend.sensor.read(fact, backend.running)
+            if backend.sensor.watches:
+                backend.sensor.gate(now, backend.outstanding, pool.seating.bands)
+            _step(pool, backend, now, fact)
+        case RateLimit():
+            _correct(backend, fact, now)
+        case Paused():
+            backend.paused_until = max(backend.paused_until, fact.until)
+            if backend.control is not None:
+                backend.control.refused()
+                _step(pool, backend, now, None)
+    pool.seating.recount()
+    return pool
+
+
+def answered(state: State, pool: Pool, entry: Entry, release: Release) -> None:
+    """Let the seat controller of the backend learn from a finished answer."""
+    backend = entry.backend
+    control = backend.control
+    if control is None:
+        return
+    control.answered(release, entry.lease, state.policy.bands[entry.ticket.band])
+    reading = backend.sensor.reading
+    blind = reading is None or backend.sensor.stale(state.now)
+    if blind and state.now - control.stepped_at >= EVERY_S:
+        _step(pool, backend, state.now, None)
+        pool.seating.recount()
+
+
+def arm(state: State, pool: Pool) -> None:
+    """Set the alarm for when a gate of the pool may open by time alone, if anything waits there."""
+    wake = pool.seating.wake
+    if wake < state.waiting.alarm and (pool.retries or any(queue.count for queue in pool.queues)):
+        state.waiting.set_alarm(wake)
+
+
+def _step(pool: Pool, backend: Backend, now: float, reading: Reading | None) -> None:
+    """Let the seat controller take a step; the seats are the limit when all are taken and work waits."""
+    control = backend.control
+    if control is not None:
+        limiting = backend.running >= backend.seats and any(queue.head() is not None for queue in pool.queues)
+        backend.seats = control.step(now, reading, taken=backend.running, limiting=limiting)
+
+
+def _correct(backend: Backend, fact: RateLimit, now: float) -> None:
+    """Believe what an upstream says is left; without a quota of ours, nothing left means a pause."""
+    for quota, remaining in (
+        (backend.tokens, fact.remaining_tokens),
+        (backend.requests, fact.remaining_requests),
+    ):
+        if remaining is None:
+            continue
+        if quota is not None:
+            quota.correct(now, remaining, fact.reset_s)
+            backend.reopen()
+        elif remaining <= 0:
+            backend.paused_until = max(backend.paused_until, now + fact.reset_s)
