@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,16 @@ import typer
 from tidegate.assembly import Options, build
 from tidegate.config import Settings, load_settings
 from tidegate.telemetry.log import Form
+
+
+class Level(StrEnum):
+    """Levels of log lines."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
 
 
 def serve(
@@ -38,7 +49,7 @@ def serve(
         Path | None, typer.Option("--event-log", metavar="FILE", help="Write every scheduling event, for replay.")
     ] = None,
     log_format: Annotated[Form, typer.Option("--log-format", help="Form of the log on standard error.")] = Form.JSON,
-    log_level: Annotated[str, typer.Option("--log-level", help="Least level that is logged.")] = "info",
+    log_level: Annotated[Level, typer.Option("--log-level", help="Least level that is logged.")] = Level.INFO,
 ) -> None:
     """Serve OpenAI-compatible clients in front of the backends.
 
