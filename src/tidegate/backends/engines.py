@@ -28,11 +28,21 @@ class PrioritySign(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """One row of the table."""
+    """One row of the table.
+
+    Attributes:
+        name: as in the configuration file.
+        priority: sign of its ``priority`` field.
+        reuse: when its connections may be used again.
+        health: page that says whether it is well; its list of models for one that is not ours to ask for more.
+        look_every_s: time between two looks at that page while it is well; a vendor's is not asked all the time.
+    """
 
     name: str
     priority: PrioritySign
     reuse: Reuse
+    health: bytes = b"/health"
+    look_every_s: float = 5.0
 
     def priority_of(self, rank: int) -> int | None:
         """Turn a rank (0 is best) into the engine's ``priority`` value; None where the engine knows none."""
@@ -45,7 +55,7 @@ ENGINES = {
         EngineKind("vllm", PrioritySign.LOWER_FIRST, Reuse.ALWAYS),
         EngineKind("sglang", PrioritySign.HIGHER_FIRST, Reuse.ALWAYS),
         EngineKind("llamacpp", PrioritySign.NONE, Reuse.AFTER_PLAIN),
-        EngineKind("openai", PrioritySign.NONE, Reuse.ALWAYS),
+        EngineKind("openai", PrioritySign.NONE, Reuse.ALWAYS, health=b"/v1/models", look_every_s=60.0),
         EngineKind("tidegate", PrioritySign.LOWER_FIRST, Reuse.ALWAYS),
     )
 }
