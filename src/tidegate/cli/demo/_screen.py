@@ -12,7 +12,7 @@ from rich.text import Text
 from tidegate.cli.demo._plan import BANDS, LOAD, TENANTS
 from tidegate.cli.demo._record import Tally
 from tidegate.cli.demo._report import TTFT_SLO_S, BandReport, Quantile, Result, RunReport
-from tidegate.cli.demo._setup import RESERVE, SEATS
+from tidegate.cli.demo._setup import SEATS
 
 BASELINE = "one FIFO queue in front of the same engine with the same number of seats"
 
@@ -69,7 +69,7 @@ def show_result(console: Console, result: Result) -> None:
 def notes(fifo: RunReport, tidegate: RunReport) -> tuple[str, ...]:
     """Say what was compared and how each figure is counted."""
     return (
-        f"FIFO: {BASELINE}. tidegate: the flash-sale preset with {RESERVE} of {SEATS} seats kept free for p0. The same "
+        f"FIFO: {BASELINE}. tidegate: the flash-sale preset as it ships. Both: {SEATS} seats, the same "
         f"requests at the same moments, {sum(LOAD):g} x capacity (p0 {LOAD[0]:g}, p1 {LOAD[1]:g}, p2 {LOAD[2]:g}).",
         "Open: waiting or still being answered when the run ended. Times count from the moment a request was due. One "
         "without its first token when the run ended counts with its age so far (≥ marks a figure that is only a lower "

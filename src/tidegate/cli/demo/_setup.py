@@ -11,9 +11,6 @@ from tidegate.cli.demo._plan import BANDS, TENANTS
 SEATS = 32
 """How many requests the gateway lets the engine run at once, in both runs."""
 
-RESERVE = 3
-"""Seats that tidegate keeps free for p0: about a tenth, as the preset advises."""
-
 ENGINE_PROFILE = "slow"
 """The simulated engine: some 900 answer tokens per second with 32 seats, so that two cores carry it easily."""
 
@@ -61,14 +58,13 @@ def fifo_setup(ports: Ports) -> Setup:
 
 
 def tidegate_setup(ports: Ports) -> Setup:
-    """The flash-sale preset, three tenants, one per band, and a few seats kept free for p0."""
+    """The flash-sale preset as it ships, and three tenants, one per band."""
     keys = tuple(_new_key() for _ in BANDS)
     rows = [
         f'  - {{name: {tenant}, keys: ["{_digest(key)}"], band: {band}}}'
         for tenant, key, band in zip(TENANTS, keys, BANDS, strict=True)
     ]
-    policy = f"policy: {{bands: {{p0: {{reserve: {RESERVE}}}}}}}"
-    return Setup("tidegate", _common(ports) + "\n".join(["tenants:", *rows, policy]) + "\n", keys)
+    return Setup("tidegate", _common(ports) + "\n".join(["tenants:", *rows]) + "\n", keys)
 
 
 def _common(ports: Ports) -> str:
