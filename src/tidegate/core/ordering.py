@@ -142,6 +142,9 @@ class Line:
         line = self.line
         if line and line[0] is entry:
             line.popleft()
+            while line and line[0].state:
+                line.popleft()
+                self.dead -= 1
         else:
             self.dead += 1
             if self.dead > self.count + _SLACK:
