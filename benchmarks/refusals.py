@@ -57,6 +57,8 @@ def run() -> list[tuple[str, str, str]]:
                 before = _schedstat(gateway.pid)
                 with _child("refused", gateway.url) as refused:
                     out, _ = refused.communicate(timeout=60)
+                if refused.returncode:
+                    raise RuntimeError("too many refusals were late: too busy a machine to measure this")
                 ran, waited = (now - then for now, then in zip(_schedstat(gateway.pid), before, strict=True))
                 found = json.loads(out)
                 chunks = json.loads(_last_words(streams))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from enum import StrEnum
@@ -66,6 +67,7 @@ def serve(
         preset=preset,
         overrides={path: text for path, text in listens.items() if text is not None},
     )
+    _allow_many_connections()
     options = Options(event_log=event_log, log_form=log_format, log_level=log_level)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, options))
@@ -88,6 +90,15 @@ async def _serve(settings: Settings, options: Options) -> None:
     typer.echo(f"control listening on {service.control_url}")
     await stop.wait()
     await service.stop()
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: each connection is a file, and 1,024 is a usual limit."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
