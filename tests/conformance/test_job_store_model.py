@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -261,7 +261,8 @@ class Jobs(RuleBasedStateMachine):
             assert assembling(self.store, now=self.now) is None
             return
         if crash:
-            lost = assembling(self.store, now=self.now - LEASE_S)  # its claim has run out already
+            # Its claim has run out already.
+            lost = assembling(self.store, now=self.now - LEASE_S, names=f"n{next(self.numbers)}")
             assert lost is not None
             next(self.store.records(lost), None)
         batch, records = ended(self.store, now=self.now)
@@ -320,13 +321,16 @@ def _run(where: Callable[[], str], *, examples: int) -> None:
             deadline=None,
             database=None,
             derandomize=True,
+            phases=[Phase.generate],  # shrinking takes longer than a test may; add it to look into a failure
             suppress_health_check=list(HealthCheck),
         ),
     )
 
 
 def test_random_commands_and_crashes_sqlite(tmp_path: Path) -> None:
-    _run(lambda: f"sqlite:///{tempfile.mkdtemp(dir=tmp_path)}/jobs.db", examples=15)
+    memory = Path("/dev/shm")  # synchronising costs nothing there, which buys ten times the examples
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
+        _run(lambda: f"sqlite:///{tempfile.mkdtemp(dir=folder)}/jobs.db", examples=80)
 
 
 @pytest.mark.services

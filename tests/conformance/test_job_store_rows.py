@@ -194,15 +194,19 @@ def test_dead_letters_are_listed_with_their_last_error(store: JobStore) -> None:
 
 def test_redriven_while_in_progress_a_row_is_one_of_its_batch_again(store: JobStore) -> None:
     started(store, 3)
-    rows = leased(store, 2)
-    store.settle([Bury(row, Answer(code="x")) for row in rows], now_utc=NOW)
+    for row in leased(store, 2):
+        store.settle([GiveBack(row, NOW)], now_utc=NOW)
+    rows = store.lease("batch-1", 4, owner=OWNER, now_utc=NOW, until_utc=NOW)
+    (third,) = [row for row in rows if row.line == 3]
+    rows = [row for row in rows if row.line != 3]
+    store.settle([GiveBack(third, NOW), *(Bury(row, Answer(code="x")) for row in rows)], now_utc=NOW)
     with pytest.raises(NotFound):
         store.redrive("batch-1", [3], now_utc=NOW, new_batch_id="unused", window_s=1)
     redriven = store.redrive("batch-1", [2, 3], now_utc=NOW, new_batch_id="unused", window_s=1)
     assert (redriven.batch_id, redriven.rows) == ("batch-1", 1)
     assert [letter.line for letter in store.dead_letters()] == [1]
     again = leased(store, 9)
-    assert sorted((row.line, row.attempts) for row in again) == [(2, 0), (3, 0)]
+    assert sorted((row.line, row.attempts, row.returns) for row in again) == [(2, 0, 0), (3, 0, 1)]
     assert store.settle([answered(row) for row in again], now_utc=NOW).left == ("batch-1",)
     batch, records = ended(store)
     assert (batch.completed, batch.failed) == (2, 1)

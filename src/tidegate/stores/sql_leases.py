@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tidegate.stores.database import Record
-from tidegate.stores.job_records import BatchState, RowState
+from tidegate.stores.job_records import RowState
 from tidegate.stores.sql_common import OPEN_STATES, SqlPart, line_of, row_id
 
 
@@ -66,17 +66,16 @@ class SqlLeases(SqlPart):
     def _return_batch(self, number: int, condition: str, value: object, now_utc: float) -> int:
         with self._db.transaction():
             found = self._db.execute(
-                f"SELECT id, state FROM batches WHERE no = ?{self._db.for_update}",
+                f"SELECT id FROM batches WHERE no = ?{self._db.for_update}",
                 (number,),
             )
             if not found:
                 return 0
-            batch_id, state = found[0]
+            batch_id = found[0][0]
             sql = f"SELECT token, first_line, last_line FROM leases WHERE batch = ? AND {condition}"
             leases = self._db.execute(f"{sql} ORDER BY token{self._db.for_update}", (number, value))
             lines = [line for lease in leases for line in self._return_rows(number, lease)]
-            if state == BatchState.IN_PROGRESS:
-                self._db.insert_many("waiting", "batch, due, line", [(number, now_utc, line) for line in lines])
+            self._db.insert_many("waiting", "batch, due, line", [(number, now_utc, line) for line in lines])
             self._db.change_many("DELETE FROM leases WHERE token = ?", [(lease[0],) for lease in leases])
             if leases:
                 self._db.notify(batch_id)

@@ -67,8 +67,7 @@ class _Changes:
         else:
             used, returned = (0, 1) if isinstance(verdict, GiveBack) else (1, 0)
             self.back.append((used, returned, clean(verdict.error), identity))
-            if self.state is BatchState.IN_PROGRESS:
-                self.waiting.append((self.number, verdict.not_before_utc, row.line))
+            self.waiting.append((self.number, verdict.not_before_utc, row.line))
 
     def _end(self, identity: int, state: RowState, verdict: Finish | Bury) -> None:
         self.final.append((state, identity))

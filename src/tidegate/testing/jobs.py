@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from tidegate.stores import (
@@ -23,6 +24,7 @@ NOW = 1_000_000.0
 WINDOW_S = 86_400.0
 LEASE_S = 60.0
 OWNER = "worker-1"
+_numbers = itertools.count(1000)
 
 
 def a_file(file_id: str = "file-in", *, tenant: str = "acme", purpose: str = "batch", at: float = NOW) -> StoredFile:
@@ -102,7 +104,7 @@ def assembling(store: JobStore, *, now: float = NOW, owner: str = OWNER, names: 
 
 def ended(store: JobStore, *, now: float = NOW) -> tuple[Batch, list[FinalRecord]]:
     """Assemble the batch that waits for it; returns how it ended, and its records."""
-    claim = assembling(store, now=now, names=f"{now}")
+    claim = assembling(store, now=now, names=f"{next(_numbers)}")
     assert claim is not None
     records = list(store.records(claim))
     tenant = claim.batch.tenant
