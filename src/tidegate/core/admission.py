@@ -23,7 +23,6 @@ from tidegate.core.policy import Full, Saturated
 from tidegate.core.pools import Pool
 from tidegate.core.queues import BandQueue
 from tidegate.core.state import MOST_EVICTIONS, State
-from tidegate.core.tenants import Tenant
 
 
 def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
@@ -50,8 +49,16 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         flow = state.flow_for(queue, ticket, tenant)
     else:
         tenant = flow.tenant
-    entry = _enter(state, ticket, queue, tenant)
-    queue.add(entry, flow, state.now)
+    now = state.now
+    expires = now + queue.ttl_s if ticket.ttl_s is None and ticket.deadline is None else state.expiry(queue, ticket)
+    arrived = ticket.arrived
+    if arrived is None or arrived > now:
+        arrived = now
+    state.entries += 1
+    entry = state.live[ticket.id] = Entry(ticket, tenant, state.entries, arrived, now, expires)
+    tenant.queued += 1
+    waiting.enter(entry, queue.band)
+    queue.add(entry, flow, now)
     if seating.free > 0:
         deal(state, pool, actions)
     if entry.state == WAITING and (waiting.is_crowded() or entry.line.count > queue.capacity or tenant.known):
@@ -86,21 +93,6 @@ def _park(state: State, queue: BandQueue, ticket: Ticket, pending: list[str] | R
     if entry.state == WAITING:
         bind(state, entry, pending, actions)
         _accept(state, entry, actions)
-
-
-def _enter(state: State, ticket: Ticket, queue: BandQueue, tenant: Tenant) -> Entry:
-    """Count a newcomer in, whatever the capacities say."""
-    now = state.now
-    expires = now + queue.ttl_s if ticket.ttl_s is None and ticket.deadline is None else state.expiry(queue, ticket)
-    arrived = ticket.arrived
-    if arrived is None or arrived > now:
-        arrived = now
-    state.entries += 1
-    entry = Entry(ticket, tenant, state.entries, arrived, now, expires)
-    state.live[ticket.id] = entry
-    tenant.queued += 1
-    state.waiting.enter(entry, queue.band)
-    return entry
 
 
 def _nowhere(state: State, pool: Pool | None, ticket: Ticket) -> Reject:

@@ -103,6 +103,7 @@ class QuickBetween:
         "_join",
         "_late",
         "_period",
+        "_soon",
         "_unit",
         "cap",
         "credit",
@@ -119,6 +120,7 @@ class QuickBetween:
         self._late = [period - len(self._floored) if period else 0 for period in plain.period]
         self._clock = 0
         self._from = [late if period else NEVER for late, period in zip(self._late, plain.period, strict=True)]
+        self._soon = min(self._from)  # count from which some floor may be due
 
     @property
     def gap(self) -> list[int]:
@@ -143,15 +145,11 @@ class QuickBetween:
         top = best = -1
         score = 0.0
         contended = False
-        close: list[tuple[int, int]] | None = None
         out: list[int] | None = None
         for band, bid in enumerate(claim):
             if bid is None:
                 out = [*out, band] if out else [band]
                 continue
-            if clock >= due_from[band]:
-                slack = self._period[band] - 1 - self._gap(band)
-                close = [*close, (slack, band)] if close else [(slack, band)]
             if top < 0:
                 if not held[band]:
                     top, best, score = band, band, bid
@@ -159,6 +157,7 @@ class QuickBetween:
                 contended = True
                 if bid > score and held[band] != "ceiling":
                     best, score = band, bid
+        close = self._close(claim) if clock >= self._soon else None
         if close and _is_due(close):
             chosen, kind = min(close)[1], FLOOR
         elif top < 0:
@@ -175,15 +174,25 @@ class QuickBetween:
         self._clock = clock = clock + 1
         if self._period[chosen]:
             due_from[chosen] = clock + self._late[chosen]
+            self._soon = min(due_from)
         if out:
             self._stand_out(out, gated)
         return chosen, kind
+
+    def _close(self, claim: Claims) -> list[tuple[int, int]]:
+        """Return slack and band of those that can run and have less slack than there are floors."""
+        return [
+            (self._period[band] - 1 - self._gap(band), band)
+            for band in self._floored
+            if claim[band] is not None and self._clock >= self._from[band]
+        ]
 
     def _gap(self, band: int) -> int:
         return self._clock - int(self._from[band]) + self._late[band]
 
     def _set_gap(self, band: int, gap: int) -> None:
         self._from[band] = self._clock + self._late[band] - gap
+        self._soon = min(self._from)
 
     def _stand_out(self, out: list[int], gated: Sequence[int]) -> None:
         """Hold back the gaps of bands that could not run: nothing is hoarded."""
