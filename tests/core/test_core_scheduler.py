@@ -94,6 +94,15 @@ def test_a_thousand_dependents_are_told_in_portions() -> None:
     assert scheduler.snapshot(1.0).running == 1000
 
 
+def test_telling_the_last_dependent_leaves_nothing_to_wake_for() -> None:
+    scheduler = Scheduler(policy())
+    scheduler.submit(0.0, ticket("root", name="root"))
+    scheduler.submit(0.0, ticket("dependent", depends_on=("root",)))
+    scheduler.submit(0.0, ticket("other", ttl_s=50.0))
+    scheduler.release(1.0, 1, Release())
+    assert scheduler.next_wakeup() == 50.0
+
+
 def test_a_live_id_cannot_be_submitted_again() -> None:
     scheduler = Scheduler(policy())
     scheduler.submit(0.0, ticket("x"))

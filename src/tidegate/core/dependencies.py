@@ -135,12 +135,13 @@ def resolve(state: State, actions: list[Action], most: int) -> None:
 
 def _told(names: Names, most: int) -> Iterator[tuple[Work, Wait, Outcome]]:
     for _ in range(most):
-        while names.ended and not names.ended[0][1]:
-            names.ended.popleft()
         if not names.ended:
             return
         work, waits, outcome = names.ended[0]
-        yield work, waits.popleft(), outcome
+        wait = waits.popleft()
+        if not waits:
+            names.ended.popleft()
+        yield work, wait, outcome
 
 
 def _make_runnable(state: State, entry: Entry, actions: list[Action]) -> None:
