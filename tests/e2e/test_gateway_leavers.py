@@ -12,6 +12,8 @@ from tidegate.testing.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
+SEATS = 32
+
 CONFIG = """
 models: [{{name: raw, backends: [{{name: b0, url: "{url}", engine: vllm, seats: {seats}}}]}}]
 policy: {{bands: {{p0: {{reserve: 0}}}}}}
@@ -43,8 +45,9 @@ async def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
         assert {line["status"] for line in process.requests()} <= {499}
 
 
+@pytest.mark.timeout(60)  # about 5 s on a quiet machine
 async def test_a_thousand_clients_leave_at_random_moments() -> None:
-    """Seeded; 64 seats, so that about half leave while they wait."""
+    """Seeded; so few seats that many leave while they wait, and streams so slow that many leave in the middle."""
     rng = random.Random(7)
     late: list[float] = []
     loop = asyncio.get_running_loop()
@@ -70,7 +73,10 @@ async def test_a_thousand_clients_leave_at_random_moments() -> None:
         finally:
             client.leave()
 
-    async with Upstream(trickle).running() as upstream, gateway(CONFIG.format(url=upstream.url, seats=64)) as process:
+    async with (
+        Upstream(trickle).running() as upstream,
+        gateway(CONFIG.format(url=upstream.url, seats=SEATS)) as process,
+    ):
         async with asyncio.TaskGroup() as group:
             tasks = []
             for number in range(1000):
@@ -86,18 +92,19 @@ async def test_a_thousand_clients_leave_at_random_moments() -> None:
         assert sum(outcomes.values()) == 1000
         assert outcomes["completed"] >= len(whole)
         assert outcomes["failed"] == outcomes["rejected"] == outcomes["evicted"] == 0
-        assert upstream.most <= 64 + 8, "the stub may see the next request before it sees that another one left"
+        assert upstream.most <= SEATS + 8, "the stub may see the next request before it sees that another one left"
         for visit in upstream.visits:
             mark = next((mark for mark in gone if mark in visit.body), None)
             if mark is not None and visit.left.is_set():
                 late.append(visit.left_at - gone[mark])
-        assert late
+        assert len(late) > 100
+        assert len(gone) - len(late) > 100
         assert max(late) < 1.0
-        # No seat is lost: all 64 can be used again at once.
-        clients = [await Client.connect(process.url) for _ in range(64)]
+        # No seat is lost: all of them can be used again at once.
+        clients = [await Client.connect(process.url) for _ in range(SEATS)]
         for client in clients:
             client.send(chat(stream=True))
-        await until(lambda: upstream.open == 64, within_s=5)
+        await until(lambda: upstream.open == SEATS, within_s=5)
         for client in clients:
             client.leave()
         await until(lambda: process.total("tidegate_running") == 0, within_s=1)
