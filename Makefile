@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all check format bench scenarios-rewrite clean
+.PHONY: help install dev demo test test-all test-engines check format bench scenarios-rewrite clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -34,11 +34,16 @@ demo: $(STAMP) ## Run the main job: overload through FIFO, then through tidegate
 	$(BIN)/tidegate demo
 
 test: $(DEV_STAMP) ## Quick tests: no services, under 30 s
-	$(BIN)/python -m pytest -n 2 -m "not slow and not bench and not services"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
 
 test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
 	$(BIN)/python -m pytest -n 2 -m "(slow or services) and not bench"
 	$(BIN)/python -m pytest -m "bench"
+
+test-engines: $(DEV_STAMP) ## The gateway in front of real engines: installs llama.cpp and vLLM (2.2 GB), a few minutes
+	$(BIN)/python scripts/engines/set_up.py
+	$(BIN)/python -m pytest -m engines -rs tests/engines
+	@$(BIN)/python scripts/engines/set_up.py report
 
 check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness
 	$(BIN)/ruff format --check .
@@ -57,4 +62,4 @@ scenarios-rewrite: $(DEV_STAMP) ## Refresh the expected lines of tests/scenarios
 	$(BIN)/python -m pytest tests/core/test_scenarios.py --rewrite-scenarios
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-llama .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

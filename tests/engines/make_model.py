@@ -124,7 +124,7 @@ def make_weights(shape: Shape, names: list[str]) -> Weights:
     output[~printable] = 0
     output[~printable, 0] = -30 / constant
     output[END, 0] = (math.log(printable.sum() / (shape.mean_len - 1)) + SIGMA**2 / 2) / constant
-    layers = []
+    layers: list[tuple[Matrix, ...]] = []
     for _ in range(shape.layers):
         q, k, v, o = (drawn(hidden**-0.5, hidden, hidden) for _ in range(4))
         gate, up = (drawn(hidden**-0.5, shape.inner, hidden) for _ in range(2))

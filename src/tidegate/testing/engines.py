@@ -93,6 +93,24 @@ def engine_server(
     Raises:
         RuntimeError: it ended or did not answer in time (the message holds its last words), or left a process.
     """
+    server, process = _start(command, kind=kind, log=log, environ=environ or {})
+    try:
+        try:
+            _wait_for_health(server, process, start_s)
+        except RuntimeError:
+            if process.poll() is None:
+                raise
+            # Its port may have been taken between our look and its own: once more, with another one.
+            server, process = _start(command, kind=kind, log=log, environ=environ or {})
+            _wait_for_health(server, process, start_s)
+        yield server
+    finally:
+        _end(process, stop_s)
+
+
+def _start(
+    command: Sequence[str], *, kind: str, log: Path, environ: Mapping[str, str]
+) -> tuple[EngineServer, subprocess.Popen[bytes]]:
     port = _free_port()
     words = [*_NICE, *(word.replace("{port}", str(port)) for word in command)]
     with log.open("wb") as output:
@@ -101,15 +119,10 @@ def engine_server(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environ or {})},
+            env={**os.environ, **environ},
             start_new_session=True,
         )
-    server = EngineServer(kind, f"http://127.0.0.1:{port}", process.pid, log)
-    try:
-        _wait_for_health(server, process, start_s)
-        yield server
-    finally:
-        _end(process, stop_s)
+    return EngineServer(kind, f"http://127.0.0.1:{port}", process.pid, log), process
 
 
 def _free_port() -> int:

@@ -1,0 +1,180 @@
+"""How the tests start real engines, and how they load them through a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from e2e.client_cases import Target, gateway_config
+from tidegate.testing.engines import EngineServer, engine_server
+from tidegate.testing.gateway_process import gateway_process
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "tiny"
+ENGINE_TEST = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(20, func_only=True)]
+"""Marks of every module here. The limit is for the test; an engine's start has its own."""
+
+LLAMA_FLAGS = [
+    *("--host", "127.0.0.1", "--port", "{port}", "-t", "1", "-tb", "1"),
+    *("--metrics", "--slots", "--no-ui", "--device", "none", "-fit", "off"),
+    *("--temp", "1", "--top-k", "0", "--top-p", "1", "--min-p", "0"),
+]
+VLLM_FLAGS = [
+    *("--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
+    *("--scheduling-policy", "priority", "--enable-prompt-tokens-details"),
+]
+VLLM_ENVIRON = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+VLLM_BLOCKS, VLLM_BLOCK, VLLM_SLOTS = 31, 32, 6
+"""KV blocks that can be used (one more is reserved), tokens in each, most running requests."""
+
+
+def engine_command(venv: str) -> list[str]:
+    """The command of an engine that ``make test-engines`` has set up; skips the test when it could not be had."""
+    file = ROOT / venv / "engine.json"
+    found: dict[str, Any] = {"reason": "not set up, run: make test-engines"}
+    if file.exists():
+        found = json.loads(file.read_text())
+    if "command" not in found:
+        pytest.skip(f"{venv}: {found['reason']}")
+    return list(found["command"])
+
+
+@contextlib.contextmanager
+def llama_server(
+    log: Path, *, model: str, slots: int, context: int, more: tuple[str, ...] = ()
+) -> Iterator[EngineServer]:
+    """Run llama.cpp's server; ``context`` tokens are shared by all ``slots``."""
+    command = engine_command(".venv-llama")
+    file = ROOT / ".venv-llama" / "models" / f"{model}.gguf"
+    command += ["-m", str(file), "--alias", MODEL, "-np", str(slots), "-c", str(context), *LLAMA_FLAGS, *more]
+    with engine_server(command, kind="llamacpp", log=log) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def vllm_server(log: Path, *, model: str, more: tuple[str, ...] = ()) -> Iterator[EngineServer]:
+    """Run vLLM with few KV blocks, few slots and its priority policy."""
+    command = engine_command(".venv-vllm")
+    command += [str(ROOT / ".venv-vllm" / "models" / model), "--served-model-name", MODEL, *VLLM_FLAGS]
+    command += ["--block-size", str(VLLM_BLOCK), "--num-gpu-blocks-override", str(VLLM_BLOCKS + 1)]
+    command += ["--max-model-len", "512", "--max-num-seqs", str(VLLM_SLOTS), *more]
+    with engine_server(command, kind="vllm", log=log, environ=VLLM_ENVIRON) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def behind_gateway(engine: EngineServer, *, seats: int, kind: str | None = None) -> Iterator[Target]:
+    """Run a gateway in front of an engine; ``kind`` is what the gateway is told that the engine is."""
+    told = EngineServer(kind or engine.kind, engine.url, engine.pid, engine.log)
+    with gateway_process(config=gateway_config(told, MODEL, seats=seats)) as gateway:
+        yield Target(gateway, engine, MODEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One streamed answer, or the error that came instead of its end.
+
+    Attributes:
+        asked: when it was asked for, on this process's monotonic clock.
+        seated: when it left the gateway's queue.
+        pieces: how many pieces of text came; under load vLLM puts two tokens into one.
+        tokens: output tokens by the engine's account at the end.
+        error: the client's error.
+    """
+
+    asked: float
+    seated: float
+    pieces: int
+    tokens: int = 0
+    error: openai.APIError | None = None
+
+
+async def ask(client: openai.AsyncOpenAI, *, tokens: int, band: str = "p1", prompt: str = "tide") -> Answer:
+    """Ask for a stream of exactly so many tokens."""
+    asked = seated = time.monotonic()
+    pieces = counted = 0
+    try:
+        raw = await client.chat.completions.with_raw_response.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": prompt}],
+            max_tokens=tokens,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+            extra_headers={"x-tidegate-band": band},
+        )
+        seated = asked + int(raw.headers["x-tidegate-queue-ms"]) / 1000
+        async for chunk in raw.parse():
+            pieces += bool(chunk.choices and chunk.choices[0].delta.content)
+            counted = chunk.usage.completion_tokens if chunk.usage else counted
+    except openai.APIError as error:
+        return Answer(asked, seated, pieces, counted, error)
+    return Answer(asked, seated, pieces, counted)
+
+
+class Gauge:
+    """Looks at one number again and again while other things run; a page that does not come is left out."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    @contextlib.asynccontextmanager
+    async def watching(self, read: Callable[[], float]) -> AsyncIterator[None]:
+        """Read until the block is left, every 20 ms so that the engine has time for its work too."""
+
+        async def look() -> None:
+            while True:
+                with contextlib.suppress(OSError):
+                    self.seen.append(await asyncio.to_thread(read))
+                await asyncio.sleep(0.02)
+
+        task = asyncio.create_task(look())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.contextmanager
+def open_stream(url: str, *, tokens: int, key: str) -> Iterator[http.client.HTTPResponse]:
+    """Open a stream with a plain client that shows every byte."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "tide"}],
+        "max_tokens": tokens,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    with contextlib.closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=15)) as wire:
+        wire.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        response = wire.getresponse()
+        assert response.status == 200, response.read()
+        yield response
+
+
+def error_events(stream: bytes) -> int:
+    """How many error events a stream has."""
+    return sum(line.replace(b" ", b"").startswith(b'data:{"error"') for line in stream.splitlines())
