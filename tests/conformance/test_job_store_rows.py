@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tidegate.stores import Answer, BatchState, Bury, Conflict, Finish, GiveBack, JobStore, NotFound, Retry, RowState
+from tidegate.stores import (
+    Answer,
+    BatchState,
+    Bury,
+    Conflict,
+    Finish,
+    GiveBack,
+    JobStore,
+    NotFound,
+    RecordKind,
+    Retry,
+    RowState,
+)
 from tidegate.testing.jobs import LEASE_S, NOW, OWNER, answered, ended, leased, started
 
 
@@ -266,7 +280,8 @@ def test_a_discarded_dead_letter_stays_a_failure(store: JobStore) -> None:
     store.settle([answered(row) for row in leased(store, 9)], now_utc=NOW)
     batch, records = ended(store)
     assert (batch.failed, batch.completed, len(records)) == (2, 1, 3)
-    assert records[0].answer == Answer(code="x")
+    assert (records[0].kind, records[0].answer) == (RecordKind.FAILED, Answer(code="x"))
+    assert (records[1].kind, records[1].answer) == (RecordKind.DEAD, Answer(code="x"))
 
 
 def test_buried_while_cancelling_a_row_is_a_failure(store: JobStore) -> None:
@@ -296,3 +311,24 @@ def test_sweeping_takes_rows_in_steps_then_batches_but_keeps_dead_letters(store:
     assert store.dead_letters() == []
     assert [batch.id for batch in store.list_batches(tenant=None)] == ["running"]
     assert len(leased(store, 9, "running")) == 3
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_letters_that_are_dealt_with_leave_nothing_behind(place: Any, again: bool) -> None:
+    store = place.open()
+    started(store, 2)
+    store.settle([Bury(row, Answer(code="x")) for row in leased(store, 2)], now_utc=NOW)
+    ended(store)
+    while store.sweep(ended_before_utc=0):
+        pass
+    assert store._db.execute("SELECT COUNT(*) FROM rows") == [(2,)]
+    if again:
+        store.redrive("batch-1", None, now_utc=NOW, new_batch_id="again", window_s=60)
+        store.settle([answered(row) for row in leased(store, 2, "again")], now_utc=NOW)
+        ended(store)
+    else:
+        store.discard("batch-1", None)
+    while store.sweep(ended_before_utc=0):
+        pass
+    for table in ("rows", "answers", "waiting", "leases", "dead_letters"):
+        assert store._db.execute(f"SELECT COUNT(*) FROM {table}") == [(0,)], table

@@ -7,7 +7,7 @@ change, however many rows it has.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,7 +36,7 @@ from tidegate.stores.sql_common import (
 )
 
 _ROW: Final = "id, custom_id, start, size, attempts, returns"
-_ENDING: Final = (BatchState.CANCELLING, BatchState.FINALIZING)
+_Return = tuple[int, int, str | None]  # attempts used, returns, error
 
 
 @dataclass(slots=True)
@@ -45,14 +45,11 @@ class _Changes:
 
     number: int
     state: BatchState
-    final: list[tuple[int, int]] = field(default_factory=list)  # state, id
+    final: dict[RowState, list[int]] = field(default_factory=lambda: defaultdict(list))
     answers: list[tuple[Any, ...]] = field(default_factory=list)
-    dead: list[int] = field(default_factory=list)
-    back: list[tuple[Any, ...]] = field(default_factory=list)  # attempts, returns, error, id
+    back: dict[_Return, list[int]] = field(default_factory=lambda: defaultdict(list))
     waiting: list[tuple[int, float, int]] = field(default_factory=list)
     tokens: Counter[int] = field(default_factory=Counter)
-    completed: int = 0
-    failed: int = 0
 
     def add(self, verdict: Verdict) -> None:
         """Take a verdict whose lease holds."""
@@ -63,17 +60,18 @@ class _Changes:
             self._end(identity, verdict.state, verdict)
         elif isinstance(verdict, Bury):
             self._end(identity, RowState.DEAD, verdict)
-            self.dead.append(identity)
         else:
             used, returned = (0, 1) if isinstance(verdict, GiveBack) else (1, 0)
-            self.back.append((used, returned, clean(verdict.error), identity))
+            self.back[used, returned, clean(verdict.error)].append(identity)
             self.waiting.append((self.number, verdict.not_before_utc, row.line))
 
     def _end(self, identity: int, state: RowState, verdict: Finish | Bury) -> None:
-        self.final.append((state, identity))
+        self.final[state].append(identity)
         self.answers.append((identity, *answer_values(verdict.answer)))
-        self.completed += state is RowState.COMPLETED
-        self.failed += state is RowState.FAILED
+
+    def count(self, state: RowState) -> int:
+        """How many rows get this final state."""
+        return len(self.final[state])
 
 
 class SqlRows(SqlPart):
@@ -202,31 +200,36 @@ class SqlRows(SqlPart):
         """Write what was decided; true when the batch now waits to be assembled."""
         if not changes.tokens:
             return False
-        many = self._db.change_many
-        if changes.final:
-            many("UPDATE rows SET state = ?, lease = NULL WHERE id = ?", changes.final)
+        # Rows that get the same values are changed by one statement: a third of the time of one for each.
+        where = f"WHERE {self._db.within('id')}"
+        for state, identities in changes.final.items():
+            sql = f"UPDATE rows SET state = ?, lease = NULL {where}"
+            self._db.execute(sql, (state, self._db.members(identities)))
+        if changes.answers:
             self._db.insert_many("answers", f"id, {ANSWER_COLUMNS}", changes.answers)
-        if changes.dead:
-            self._db.insert_many("dead_letters", "id, died_at", [(identity, now_utc) for identity in changes.dead])
-        if changes.back:
-            many(
+        if dead := changes.final.get(RowState.DEAD):
+            self._db.insert_many("dead_letters", "id, died_at", [(identity, now_utc) for identity in dead])
+        for values, identities in changes.back.items():
+            self._db.execute(
                 "UPDATE rows SET state = 0, lease = NULL, attempts = attempts + ?, returns = returns + ?, error = ? "
-                "WHERE id = ?",
-                changes.back,
+                + where,
+                (*values, self._db.members(identities)),
             )
         if changes.waiting:
             self._db.insert_many("waiting", "batch, due, line", changes.waiting)
         tokens = sorted(changes.tokens.items())  # in the order in which others lock them
-        many("UPDATE leases SET rows = rows - ? WHERE token = ?", [(count, token) for token, count in tokens])
+        used = [(count, token) for token, count in tokens]
+        self._db.change_many("UPDATE leases SET rows = rows - ? WHERE token = ?", used)
         self._db.execute("DELETE FROM leases WHERE batch = ? AND rows <= 0", (changes.number,))
         return self._count(batch_id, changes, now_utc)
 
     def _count(self, batch_id: str, changes: _Changes, now_utc: float) -> bool:
-        open_letters = len(changes.dead) if changes.state is BatchState.IN_PROGRESS else 0
-        failed = changes.failed + len(changes.dead) - open_letters
+        dead, failed = changes.count(RowState.DEAD), changes.count(RowState.FAILED)
+        if changes.state is not BatchState.IN_PROGRESS:  # such a letter cannot come back into its batch
+            dead, failed = 0, failed + dead
         self._db.execute(
             "UPDATE batches SET completed = completed + ?, failed = failed + ?, dead = dead + ? WHERE id = ?",
-            (changes.completed, failed, open_letters, batch_id),
+            (changes.count(RowState.COMPLETED), failed, dead, batch_id),
         )
         if changes.state is BatchState.IN_PROGRESS:
             left = self._db.change(
