@@ -22,7 +22,10 @@ def sweep(state: State, actions: list[Action]) -> bool:
         reason = _reason(state, entry)
         if reason is not None:
             state.evict(entry, reason[0], actions, reason[1])
-    return _next(state) is None
+    done = _next(state) is None
+    if not done:
+        state.waiting.wake = state.now
+    return done
 
 
 def wakeup(state: State) -> float | None:

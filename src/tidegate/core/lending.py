@@ -71,7 +71,7 @@ def relend(state: State, wait: Wait, actions: list[Action]) -> None:
         left = state.policy.lend_limit
         for work in list(each.works):
             entry = work.entry
-            wants = entry is not None and entry.state == WAITING and entry.ticket.band > each.band
+            wants = entry is not None and _can_move(entry) and entry.ticket.band > each.band
             if _bid(work, each, each.band if wants and left > 0 else None):
                 todo.extend(_follow(state, work, actions))
             left -= wants
@@ -117,10 +117,15 @@ def _bid(work: Work, wait: Wait, band: int | None) -> bool:
     return changed
 
 
+def _can_move(entry: Entry) -> bool:
+    """Say whether a ticket still waits for its turn; one that waits for another backend has had it."""
+    return entry.state == WAITING and not entry.avoid
+
+
 def _follow(state: State, work: Work, actions: list[Action]) -> list[Wait]:
     """Obey the best bid for a work; return the wait that now lends another band, if the work itself waits for more."""
     entry, best = work.entry, work.best()
-    if entry is None or entry.state != WAITING:
+    if entry is None or not _can_move(entry):
         return []
     parked = state.names.parked.get(entry)
     if parked is not None:

@@ -69,12 +69,16 @@ def _double(state: State, entry: Entry) -> Entry:
     ticket, tenant = entry.ticket, entry.tenant
     entry.state = GONE
     expires = NEVER if ticket.deadline is None else ticket.deadline
-    moved = Entry(ticket, tenant, entry.seq, entry.arrived, entry.submitted, expires)
+    state.entries += 1
+    moved = Entry(ticket, tenant, state.entries, entry.arrived, entry.submitted, expires)
     moved.promoted, moved.avoid = entry.promoted, entry.avoid
     moved.queue, moved.flow, moved.lease = entry.queue, entry.flow, entry.lease
     state.live[ticket.id] = moved
     if ticket.name:
         state.names.replaced(entry, moved)
+        work = state.names.work_of(entry)
+        if work is not None:
+            work.entry = moved
     tenant.running -= 1
     tenant.queued += 1
     if tenant.limit is not None:
