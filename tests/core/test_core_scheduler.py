@@ -98,7 +98,7 @@ def test_telling_the_last_dependent_leaves_nothing_to_wake_for() -> None:
     scheduler = Scheduler(policy())
     scheduler.submit(0.0, ticket("root", name="root"))
     scheduler.submit(0.0, ticket("dependent", depends_on=("root",)))
-    scheduler.submit(0.0, ticket("other", ttl_s=50.0))
+    scheduler.submit(0.0, ticket("other", 2, ttl_s=50.0))
     scheduler.release(1.0, 1, Release())
     assert scheduler.next_wakeup() == 50.0
 
