@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.core.adaptive import EVERY_S
+from tidegate.core.adaptive import EVERY_S, SeatController
 from tidegate.core.model import Release
 from tidegate.core.signals import Health, Paused, RateLimit, Reading, Seats
 
@@ -31,26 +31,22 @@ def learn(state: State, fact: Fact) -> Pool | None:
             backend.seats = max(0, fact.seats)
         case Reading():
             backend.sensor.read(fact, backend.running)
-            if backend.sensor.watches:
-                backend.sensor.gate(now, backend.outstanding, pool.seating.bands)
+            backend.sensor.gate(now, backend.outstanding, pool.seating.bands)
             _step(pool, backend, now, fact)
         case RateLimit():
             _correct(backend, fact, now)
-        case Paused():
+        case _:
             backend.paused_until = max(backend.paused_until, fact.until)
             if backend.control is not None:
                 backend.control.refused()
-                _step(pool, backend, now, None)
+            _step(pool, backend, now, None)
     pool.seating.recount()
     return pool
 
 
-def answered(state: State, pool: Pool, entry: Entry, release: Release) -> None:
-    """Let the seat controller of the backend learn from a finished answer."""
+def answered(state: State, pool: Pool, entry: Entry, release: Release, control: SeatController) -> None:
+    """Let the seat controller of the backend learn from a finished answer, while that still holds its seat."""
     backend = entry.backend
-    control = backend.control
-    if control is None:
-        return
     control.answered(release, entry.lease, state.policy.bands[entry.ticket.band])
     reading = backend.sensor.reading
     blind = reading is None or backend.sensor.stale(state.now)

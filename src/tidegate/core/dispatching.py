@@ -52,14 +52,15 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
     del state.live[entry.ticket.id]
     pool = state.pools[queue.pool]
     pool.drain.note(state.now - entry.lease.started)
+    control = entry.backend.control
+    if control is not None:
+        answered(state, pool, entry, release, control)
     pool.seating.unseat(entry.backend, entry.cost)
     tenant.running -= 1
     if tenant.limit is not None:
         tenant.settle()
     if release.input_tokens is not None or release.output_tokens is not None:
         _correct(entry, release)
-    if entry.backend.control is not None:
-        answered(state, pool, entry, release)
     flow = entry.flow
     flow.running -= 1
     queue.running -= 1

@@ -1,0 +1,638 @@
+"""Quotas, pauses, caches, modes and lost leases through the scheduler's surface."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import pytest
+
+from tidegate.core import (
+    AUTO,
+    Action,
+    BackendSpec,
+    Band,
+    Dispatch,
+    Drain,
+    Evict,
+    GateKind,
+    Health,
+    Outcome,
+    Paused,
+    Policy,
+    PolicyError,
+    PoolSpec,
+    RateLimit,
+    Reading,
+    Reason,
+    Reject,
+    Release,
+    Requeue,
+    Saturated,
+    Scheduler,
+    TenantSpec,
+    Ticket,
+    Waiter,
+    WhyKind,
+    WorkEstimate,
+)
+
+BANDS = (Band("p0", 100, 0.05), Band("p1", 20, 0.02), Band("p2", 1, 0.005))
+
+
+def policy(*backends: BackendSpec, bands: tuple[Band, ...] = BANDS, **changes: object) -> Policy:
+    plain = Policy(bands=bands, pools=(PoolSpec("m", backends or (BackendSpec("b", 4),)),))
+    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def changed(band: int, **changes: object) -> tuple[Band, ...]:
+    """The bands with one of them changed."""
+    return tuple(
+        dataclasses.replace(each, **changes) if index == band else each  # type: ignore[arg-type]
+        for index, each in enumerate(BANDS)
+    )
+
+
+def ticket(ident: str, band: int = 1, tokens: int = 100, /, **more: object) -> Ticket:
+    return Ticket(ident, "m", band, "a", WorkEstimate(tokens), **more)  # type: ignore[arg-type]
+
+
+def leases(actions: list[Action]) -> dict[str, int]:
+    return {each.ticket.id: each.lease.id for each in actions if isinstance(each, Dispatch)}
+
+
+def homes(actions: list[Action]) -> dict[str, str]:
+    return {each.ticket.id: each.lease.backend for each in actions if isinstance(each, Dispatch)}
+
+
+def refusals(actions: list[Action]) -> dict[str, Reason]:
+    return {each.ticket.id: each.reason for each in actions if isinstance(each, Reject | Evict)}
+
+
+# -- pauses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_gates_all_bands_and_ends_by_itself() -> None:
+    scheduler = Scheduler(policy())
+    scheduler.observe(0.0, Paused("b", 7.0))
+    assert scheduler.submit(1.0, ticket("v", 0)) == []
+    gate = scheduler.hold("m", 0)
+    assert gate is not None
+    assert gate.kind is GateKind.PAUSED
+    assert scheduler.snapshot(1.0).backends[0].paused_until == 7.0
+    assert scheduler.why(1.0, "v").gate == gate
+    assert scheduler.next_wakeup() == 7.0
+    assert list(leases(scheduler.tick(7.0))) == ["v"]
+    assert scheduler.snapshot(7.0).backends[0].paused_until is None
+    assert scheduler.next_wakeup() is None
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    scheduler = Scheduler(policy())
+    scheduler.observe(0.0, Paused("b", 7.0))
+    scheduler.observe(1.0, Paused("b", 3.0))
+    scheduler.submit(1.0, ticket("v", 0))
+    assert scheduler.next_wakeup() == 7.0
+
+
+def test_the_other_backend_goes_on() -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
+    scheduler.observe(0.0, Paused("a", 60.0))
+    assert homes(scheduler.submit(0.0, ticket("v"))) == {"v": "b"}
+    assert scheduler.submit(0.0, ticket("w")) == []
+    gate = scheduler.hold("m", 1)
+    assert gate is not None
+    assert gate.kind is GateKind.NO_SEAT
+
+
+def test_whoever_would_expire_in_the_pause_is_told_so_at_once() -> None:
+    scheduler = Scheduler(policy(bands=changed(0, ttl_s=10.0)))
+    scheduler.submit(0.0, ticket("waits", 0))
+    scheduler.observe(0.0, Paused("b", 30.0))
+    (refused,) = scheduler.submit(5.0, ticket("v", 0))
+    assert isinstance(refused, Reject)
+    assert (refused.reason, refused.retry_after_s) == (Reason.UPSTREAM_BUSY, 25.0)
+    (refused,) = scheduler.submit(5.0, ticket("w", 1, deadline=29.0))
+    assert refusals([refused]) == {"w": Reason.UPSTREAM_BUSY}
+    assert scheduler.submit(5.0, ticket("x", 1, deadline=31.0)) == []
+
+
+def test_whoever_expires_in_a_pause_hears_of_the_pause() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=changed(0, ttl_s=10.0)))
+    scheduler.submit(0.0, ticket("run", 0))
+    scheduler.submit(0.0, ticket("v", 0))
+    scheduler.observe(1.0, Paused("b", 30.0))
+    (evicted,) = scheduler.tick(10.0)
+    assert isinstance(evicted, Evict)
+    assert (evicted.reason, evicted.retry_after_s) == (Reason.UPSTREAM_BUSY, 20.0)
+
+
+# -- quotas --------------------------------------------------------------------------------------------------------
+
+
+def test_a_used_up_quota_gates_until_it_opens() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 9, tokens_per_minute=1200)))
+    running: dict[str, int] = {}
+    for number in range(3):
+        running |= leases(scheduler.submit(0.5, ticket(str(number))))
+    assert list(running) == ["0", "1"]  # a sixth of the minute
+    gate = scheduler.hold("m", 0)
+    assert gate is not None
+    assert gate.kind is GateKind.BUDGET
+    assert scheduler.snapshot(1.0).backends[0].budget_level == pytest.approx(5 / 6)
+    assert scheduler.next_wakeup() == 10.5
+    assert list(leases(scheduler.release(2.0, running["0"], Release(input_tokens=10, output_tokens=0)))) == ["2"]
+
+
+def test_requests_are_counted_too_and_not_given_back() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 9, requests_per_minute=6)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("a"))).values()
+    scheduler.submit(0.0, ticket("b"))
+    assert scheduler.release(1.0, lease, Release(Outcome.FAILED)) == []
+    assert scheduler.next_wakeup() == 10.0
+    assert list(leases(scheduler.tick(10.0))) == ["b"]
+
+
+def test_what_an_upstream_says_is_left_counts() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 9, tokens_per_minute=60_000)))
+    scheduler.observe(0.0, RateLimit("b", remaining_tokens=0, reset_s=4.0))
+    scheduler.submit(0.0, ticket("a"))
+    assert scheduler.next_wakeup() == 4.0
+    assert list(leases(scheduler.tick(4.0))) == ["a"]
+
+
+def test_nothing_left_without_a_quota_of_ours_is_a_pause() -> None:
+    scheduler = Scheduler(policy())
+    scheduler.observe(0.0, RateLimit("b", remaining_requests=5, remaining_tokens=0, reset_s=4.0))
+    scheduler.submit(0.0, ticket("a"))
+    assert scheduler.next_wakeup() == 4.0
+
+
+def test_quotas_change_live() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 9, tokens_per_minute=600)))
+    scheduler.submit(0.0, ticket("a"))
+    scheduler.submit(0.0, ticket("b"))
+    more = policy(BackendSpec("b", 9, tokens_per_minute=6000))
+    assert list(leases(scheduler.set_policy(1.0, more))) == ["b"]
+    assert scheduler.snapshot(1.0).backends[0].budget_level == pytest.approx(1 - 200 / 6000)
+    scheduler.set_policy(1.0, policy(BackendSpec("b", 9)))
+    assert scheduler.snapshot(1.0).backends[0].budget_level is None
+
+
+# -- caches --------------------------------------------------------------------------------------------------------
+
+WATERMARKS = (*BANDS[:2], dataclasses.replace(BANDS[2], kv_watermark=0.15, kv_resume=0.2))
+
+
+def test_a_low_cache_stops_the_low_band_only_until_it_has_recovered() -> None:
+    scheduler = Scheduler(policy(bands=WATERMARKS))
+    scheduler.observe(0.0, Reading("b", 0.0, kv_free=0.1))
+    assert scheduler.submit(0.0, ticket("batch", 2)) == []
+    assert list(leases(scheduler.submit(0.0, ticket("vip", 0)))) == ["vip"]
+    gate = scheduler.hold("m", 2)
+    assert gate is not None
+    assert gate.kind is GateKind.KV
+    assert scheduler.observe(1.0, Reading("b", 1.0, kv_free=0.18)) == []
+    assert list(leases(scheduler.observe(2.0, Reading("b", 2.0, kv_free=0.25)))) == ["batch"]
+
+
+def test_a_stale_page_opens_what_it_closed() -> None:
+    scheduler = Scheduler(policy(bands=WATERMARKS))
+    scheduler.observe(0.0, Reading("b", 0.0, kv_free=0.1))
+    scheduler.submit(0.0, ticket("batch", 2))
+    assert scheduler.next_wakeup() == 3.0
+    assert list(leases(scheduler.tick(3.0))) == ["batch"]
+    assert scheduler.snapshot(3.0).backends[0].stale
+
+
+def test_a_burst_between_two_pages_does_not_overfill() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 500), bands=WATERMARKS))
+    scheduler.observe(0.0, Reading("b", 0.0, kv_free=1.0, kv_tokens=10_000))
+    actions = [each for n in range(200) for each in scheduler.submit(0.1, ticket(f"low{n}", 2))]
+    assert len(leases(actions)) == 86  # down to 15 % of 10,000 tokens, one request beyond
+    assert scheduler.snapshot(0.1).backends[0].kv_free == pytest.approx(0.14)
+    actions = [each for n in range(200) for each in scheduler.submit(0.2, ticket(f"high{n}", 0))]
+    assert len(leases(actions)) == 15
+
+
+def test_an_engine_without_gauge_is_kept_by_its_ledger() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 8, kv_tokens=1000)))
+    running: dict[str, int] = {}
+    for number in range(12):
+        running |= leases(scheduler.submit(0.0, ticket(str(number), 0, 200)))
+    assert len(running) == 5
+    assert list(leases(scheduler.release(1.0, running["0"], Release()))) == ["5"]
+
+
+def test_bands_go_to_the_backend_whose_cache_has_room() -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 4), BackendSpec("b", 4), bands=WATERMARKS))
+    scheduler.observe(0.0, Reading("a", 0.0, kv_free=0.1))
+    assert homes(scheduler.submit(0.0, ticket("1", 2))) == {"1": "b"}
+    assert homes(scheduler.submit(0.0, ticket("2", 2))) == {"2": "b"}
+    assert homes(scheduler.submit(0.0, ticket("3", 0))) == {"3": "a"}
+
+
+# -- shedding and modes --------------------------------------------------------------------------------------------
+
+
+def test_saturated_bands_shed_newcomers_but_not_patient_ones() -> None:
+    bands = changed(2, when_saturated=Saturated.SHED, ceiling=Fraction(1, 4))
+    scheduler = Scheduler(policy(bands=bands))
+    scheduler.submit(0.0, ticket("a", 2))
+    scheduler.submit(0.0, ticket("b", 2))  # one above the quarter: taken was not above it
+    (refused,) = scheduler.submit(0.0, ticket("c", 2))
+    assert isinstance(refused, Reject)
+    assert refused.reason is Reason.SHED
+    assert scheduler.submit(0.0, ticket("job", 2, patient=True)) == []
+    assert list(leases(scheduler.submit(0.0, ticket("d", 1)))) == ["d"]
+
+
+def test_a_watermark_sheds_and_a_missing_seat_does_not() -> None:
+    bands = (*BANDS[:2], dataclasses.replace(WATERMARKS[2], when_saturated=Saturated.SHED))
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=bands))
+    scheduler.submit(0.0, ticket("a", 2))
+    assert scheduler.submit(0.0, ticket("b", 2)) == []
+    scheduler.cancel(0.0, "b")
+    scheduler.release(0.0, 1, Release())
+    scheduler.observe(0.0, Reading("b", 0.0, kv_free=0.1))
+    assert refusals(scheduler.submit(0.0, ticket("c", 2))) == {"c": Reason.SHED}
+
+
+def closed(*bands: int) -> tuple[Band, ...]:
+    return tuple(dataclasses.replace(each, admit=index not in bands) for index, each in enumerate(BANDS))
+
+
+def test_a_mode_answers_lower_bands_and_keeps_jobs_and_running_work() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("runs", 2))).values()
+    for ident, band in (("v", 0), ("x", 1), ("y", 2)):
+        scheduler.submit(0.0, ticket(ident, band))
+    scheduler.submit(0.0, ticket("job", 2, patient=True))
+    assert refusals(scheduler.set_policy(1.0, policy(BackendSpec("b", 1), bands=closed(1, 2)))) == {
+        "x": Reason.SHED,
+        "y": Reason.SHED,
+    }
+    assert refusals(scheduler.submit(1.0, ticket("z", 1))) == {"z": Reason.SHED}
+    assert scheduler.submit(1.0, ticket("job2", 2, patient=True)) == []
+    assert list(leases(scheduler.release(2.0, lease, Release()))) == ["v"]
+    assert scheduler.release(3.0, 2, Release()) == []
+    why = scheduler.why(3.0, "job")
+    assert why.kind is WhyKind.GATE
+    assert why.gate is not None
+    assert why.gate.kind is GateKind.MODE
+    assert list(leases(scheduler.set_policy(4.0, policy(BackendSpec("b", 1))))) == ["job"]
+
+
+@pytest.mark.parametrize("waiting", [600, 255])
+def test_a_mode_evicts_in_portions(waiting: int) -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    for number in range(waiting + 1):
+        scheduler.submit(0.0, ticket(str(number), 2))
+    counts = [len(scheduler.set_policy(1.0, policy(BackendSpec("b", 1), bands=closed(1, 2))))]
+    while scheduler.next_wakeup() == 1.0:
+        counts.append(len(scheduler.tick(1.0)))
+    assert sum(counts) == waiting
+    assert max(counts) <= 256
+    assert scheduler.next_wakeup() is None
+
+
+def test_lent_work_runs_in_a_mode_that_closes_its_band() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("runs", 0))).values()
+    scheduler.submit(0.0, ticket("report", 2, name="r1"))
+    scheduler.submit(0.0, ticket("other", 2))
+    scheduler.observe(0.0, Waiter("w", "a", 0, "a/r1", waiting=True))
+    assert refusals(scheduler.set_policy(1.0, policy(BackendSpec("b", 1), bands=closed(1, 2)))) == {
+        "other": Reason.SHED
+    }
+    assert list(leases(scheduler.release(2.0, lease, Release()))) == ["report"]
+
+
+def test_awaited_work_is_let_in_by_a_mode_that_closes_its_band() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=closed(1, 2)))
+    scheduler.submit(0.0, ticket("waits", 0, depends_on=("later",)))
+    assert refusals(scheduler.submit(0.5, ticket("other", 2, name="else"))) == {"other": Reason.SHED}
+    assert list(leases(scheduler.submit(0.5, ticket("needed", 2, name="later")))) == ["needed"]
+
+
+def test_a_ticket_taken_back_is_answered_when_a_mode_closes_its_band() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2))).values()
+    scheduler.observe(1.0, Paused("b", 9.0))
+    scheduler.release(1.0, lease, Requeue())
+    assert refusals(scheduler.set_policy(2.0, policy(BackendSpec("b", 1), bands=closed(2)))) == {"x": Reason.SHED}
+
+
+# -- observing -----------------------------------------------------------------------------------------------------
+
+
+def test_observe_only_refuses_and_reorders_nothing_and_counts_what_it_would() -> None:
+    bands = tuple(
+        dataclasses.replace(each, ttl_s=5.0, capacity=2, reserve=1 if each.name == "p0" else 0) for each in closed(2)
+    )
+    scheduler = Scheduler(
+        policy(
+            BackendSpec("b", 2),
+            bands=bands,
+            observe_only=True,
+            tenants=(TenantSpec("b", max_queued=0),),
+        )
+    )
+    order = list(leases(scheduler.submit(0.0, ticket("1", 2))))  # a mode would shed it
+    order += list(leases(scheduler.submit(0.0, ticket("2", 2))))  # and a reserve would hold it
+    for ident, band in (("3", 2), ("4", 1), ("5", 0), ("6", 1), ("7", 1)):  # a full band would refuse the last
+        assert scheduler.submit(0.0, ticket(ident, band)) == []
+    assert scheduler.submit(0.0, Ticket("8", "m", 0, "b")) == []
+    assert scheduler.next_wakeup() is None
+    assert scheduler.tick(6.0) == []  # they would have expired
+    for lease in range(1, 9):
+        order += list(leases(scheduler.release(6.0, lease, Release())))
+    assert order == [str(number) for number in range(1, 9)]
+    assert dict(scheduler.snapshot(6.0).would) == {
+        "shed": 3,
+        "held": 1,
+        "reordered": 4,
+        "expired": 6,
+        "queue_full": 1,
+        "tenant_limit": 1,
+    }
+
+
+def test_leaving_observation_takes_up_the_rules_again() -> None:
+    bands = tuple(dataclasses.replace(each, ttl_s=5.0) for each in BANDS)
+    watch = policy(BackendSpec("b", 1), bands=bands, observe_only=True)
+    scheduler = Scheduler(watch)
+    for ident in "123":
+        scheduler.submit(0.0, ticket(ident))
+    scheduler.tick(9.0)
+    late = scheduler.set_policy(9.0, dataclasses.replace(watch, observe_only=False))
+    assert refusals(late) == {"2": Reason.EXPIRED, "3": Reason.EXPIRED}
+
+
+def test_observation_still_drains_and_respects_pauses() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=WATERMARKS, observe_only=True))
+    scheduler.observe(0.0, Reading("b", 0.0, kv_free=0.1))
+    (lease,) = leases(scheduler.submit(0.0, ticket("1", 2))).values()
+    scheduler.submit(0.0, ticket("2", 2))
+    scheduler.observe(0.0, Paused("b", 9.0))
+    assert scheduler.release(1.0, lease, Release()) == []
+    assert scheduler.next_wakeup() == 9.0
+    assert refusals(scheduler.observe(2.0, Drain())) == {"2": Reason.DRAINING}
+
+
+# -- tickets taken back --------------------------------------------------------------------------------------------
+
+
+def test_a_ticket_that_met_a_429_goes_back_before_those_that_came_later() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=changed(1, ttl_s=5.0, capacity=1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("old"))).values()
+    scheduler.submit(1.0, ticket("new"))
+    scheduler.observe(4.0, Paused("b", 4.5))
+    assert scheduler.release(4.0, lease, Requeue()) == []
+    (again,) = [each for each in scheduler.tick(4.5) if isinstance(each, Dispatch)]
+    assert again.ticket.id == "old"
+    assert again.lease.id != lease
+    assert again.lease.waited_s == 4.5
+    assert refusals(scheduler.tick(6.0)) == {"new": Reason.EXPIRED}
+    assert scheduler.release(7.0, lease, Release()) == []  # the old lease is gone
+    scheduler.release(7.0, again.lease.id, Release())
+    assert scheduler.snapshot(7.0).running == 0
+
+
+def test_taken_back_it_outlives_its_ttl_but_not_its_deadline() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=changed(1, ttl_s=5.0)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x", deadline=20.0))).values()
+    scheduler.observe(1.0, Paused("b", 15.0))
+    scheduler.release(1.0, lease, Requeue())
+    assert scheduler.tick(14.0) == []
+    scheduler.observe(14.0, Health("b", up=False))
+    assert refusals(scheduler.tick(20.0)) == {"x": Reason.NO_BACKEND}
+
+
+def test_taken_back_it_hears_at_once_of_a_pause_beyond_its_deadline() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x", deadline=20.0, name="x"))).values()
+    scheduler.observe(1.0, Paused("b", 60.0))
+    (evicted,) = scheduler.release(1.0, lease, Requeue())
+    assert isinstance(evicted, Evict)
+    assert (evicted.reason, evicted.retry_after_s) == (Reason.UPSTREAM_BUSY, 59.0)
+    assert scheduler.status(1.0, "a/x").outcome is Outcome.EVICTED
+    (lease,) = leases(scheduler.submit(60.0, ticket("y", deadline=80.0))).values()
+    scheduler.observe(61.0, Paused("b", 90.0))
+    assert refusals(scheduler.release(61.0, lease, Requeue())) == {"y": Reason.UPSTREAM_BUSY}
+
+
+def test_it_costs_nobody_quota_tokens_or_turns() -> None:
+    scheduler = Scheduler(
+        policy(
+            BackendSpec("b", 2, tokens_per_minute=60_000),
+            tenants=(TenantSpec("a", max_running=1), TenantSpec("b")),
+        )
+    )
+    (lease,) = leases(scheduler.submit(0.0, ticket("x"))).values()
+    scheduler.observe(0.0, Paused("b", 5.0))
+    scheduler.release(0.0, lease, Requeue())
+    row = scheduler.snapshot(0.0)
+    assert (row.backends[0].running, row.bands[1].running, row.bands[1].depth) == (0, 0, 1)
+    assert row.backends[0].budget_level == 1.0
+    assert list(leases(scheduler.tick(5.0))) == ["x"]
+
+
+def test_a_failed_backend_is_avoided_each_once_then_the_ticket_ends() -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1), tenants=(TenantSpec("a", max_running=1),)))
+    (first,) = [each for each in scheduler.submit(0.0, ticket("x")) if isinstance(each, Dispatch)]
+    (second,) = [e for e in scheduler.release(1.0, first.lease.id, Requeue(avoid=True)) if isinstance(e, Dispatch)]
+    assert [first.lease.backend, second.lease.backend] == ["a", "b"]
+    assert second.lease.kind is first.lease.kind
+    (end,) = scheduler.release(2.0, second.lease.id, Requeue(avoid=True, reason=Reason.UPSTREAM_TIMEOUT))
+    assert isinstance(end, Evict)
+    assert end.reason is Reason.UPSTREAM_TIMEOUT
+    row = scheduler.snapshot(2.0)
+    assert (row.queued, row.running, row.bands[1].running) == (0, 0, 0)
+
+
+def test_it_waits_for_a_seat_of_another_backend_before_any_turn() -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2))).values()
+    (other,) = leases(scheduler.submit(0.0, ticket("y", 1))).values()
+    scheduler.submit(0.0, ticket("v", 0))
+    assert homes(scheduler.release(1.0, lease, Requeue(avoid=True))) == {"v": "a"}
+    assert scheduler.why(1.0, "x").kind is not WhyKind.RUNNING
+    assert homes(scheduler.release(2.0, other, Release())) == {"x": "b"}
+
+
+@pytest.mark.parametrize("way", ["cancel", "drain", "deadline", "others down"])
+def test_ways_out_while_it_waits_for_another_backend(way: str) -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2, deadline=9.0))).values()
+    scheduler.submit(0.0, ticket("y", 1))
+    scheduler.release(1.0, lease, Requeue(avoid=True))
+    match way:
+        case "cancel":
+            assert scheduler.cancel(2.0, "x") == []
+        case "drain":
+            assert refusals(scheduler.observe(2.0, Drain())) == {"x": Reason.DRAINING}
+        case "deadline":
+            assert refusals(scheduler.tick(9.0)) == {"x": Reason.EXPIRED}
+        case _:
+            assert refusals(scheduler.observe(2.0, Health("b", up=False))) == {"x": Reason.UPSTREAM_ERROR}
+    assert scheduler.snapshot(9.0).queued == 0
+    assert scheduler.snapshot(9.0).bands[2].running == 0
+
+
+def test_it_avoids_a_paused_backend_until_the_pause_ends() -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2))).values()
+    scheduler.observe(0.0, Paused("b", 5.0))
+    assert scheduler.release(1.0, lease, Requeue(avoid=True)) == []
+    assert scheduler.next_wakeup() == 5.0
+    assert homes(scheduler.tick(5.0)) == {"x": "b"}
+
+
+def test_lent_work_taken_back_is_lent_again() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("first", 0))).values()
+    scheduler.submit(0.0, ticket("report", 2, name="r1"))
+    scheduler.submit(0.0, ticket("waits", 0, depends_on=("r1",)))
+    (again,) = leases(scheduler.release(1.0, lease, Release())).values()
+    scheduler.submit(1.0, ticket("normal", 1))
+    scheduler.observe(1.0, Paused("b", 2.0))
+    scheduler.release(1.0, again, Requeue())
+    assert scheduler.snapshot(1.0).bands[0].depth == 1
+    assert list(leases(scheduler.tick(2.0))) == ["report"]
+
+
+# -- choice of a backend -------------------------------------------------------------------------------------------
+
+
+def test_shared_beginnings_go_to_one_backend_while_it_is_not_overloaded() -> None:
+    specs = tuple(BackendSpec(name, 16) for name in "abcd")
+    scheduler = Scheduler(policy(*specs))
+    seen: list[str] = []
+    for number in range(40):
+        seen += homes(scheduler.submit(0.0, ticket(str(number), affinity=77 if number % 2 else 0))).values()
+    mine = [name for number, name in enumerate(seen) if number % 2]
+    favourite = max(set(mine), key=mine.count)
+    assert mine.count(favourite) >= 10
+    assert mine[:3] == [favourite] * 3 or mine.count(favourite) > 12
+    loads = [backend.running for backend in scheduler.snapshot(0.0).backends]
+    assert max(loads) <= 1.25 * sum(loads) / 4 + 1
+
+
+def test_different_beginnings_spread() -> None:
+    scheduler = Scheduler(policy(*(BackendSpec(name, 100) for name in "abcd")))
+    seen = set()
+    for number in range(1, 40):
+        actions = scheduler.submit(0.0, ticket(str(number), affinity=number))
+        seen.add(homes(actions)[str(number)])
+        scheduler.release(0.0, leases(actions)[str(number)], Release())
+    assert seen == set("abcd")
+
+
+def test_with_every_near_backend_overloaded_the_least_loaded_takes_it() -> None:
+    scheduler = Scheduler(policy(BackendSpec("a", 2), BackendSpec("b", 9)))
+    for number in range(2):
+        scheduler.submit(0.0, ticket(str(number), 1, 1000))
+    scheduler.observe(0.0, Paused("b", 9.0))
+    assert homes(scheduler.submit(0.0, ticket("x", affinity=5))) == {"x": "a"}
+
+
+# -- seats and reserves found by themselves ------------------------------------------------------------------------
+
+
+def test_auto_seats_follow_the_engine() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", AUTO)))
+    for number in range(40):
+        scheduler.submit(0.0, ticket(str(number)))
+    assert scheduler.snapshot(0.0).backends[0].seats == 16
+    grown = scheduler.observe(1.0, Reading("b", 1.0, 0.5, 16, 0, 0))
+    assert len(leases(grown)) == 16
+    scheduler.observe(2.0, Reading("b", 2.0, 0.5, 20, 12, 0))
+    assert scheduler.snapshot(2.0).backends[0].seats == 21
+    for lease in range(1, 16):
+        scheduler.release(2.5, lease, Release())
+    scheduler.observe(3.0, Paused("b", 4.0))
+    assert scheduler.snapshot(3.0).backends[0].seats == 18
+
+
+def test_auto_seats_without_pages_step_by_answers() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", AUTO)))
+    for number in range(60):
+        scheduler.submit(0.0, ticket(str(number)))
+    scheduler.release(1.0, 1, Release(ttft_s=0.1))
+    assert scheduler.snapshot(1.0).backends[0].seats > 16
+    seats = scheduler.snapshot(1.0).backends[0].seats
+    scheduler.release(1.5, 2, Release(ttft_s=0.1))  # not a second later
+    assert scheduler.snapshot(1.5).backends[0].seats == seats
+
+
+def test_auto_seats_keep_over_a_policy_change_and_give_way_to_a_number() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", AUTO)))
+    for number in range(40):
+        scheduler.submit(0.0, ticket(str(number)))
+    scheduler.observe(1.0, Reading("b", 1.0, 0.5, 16, 0, 0))
+    scheduler.set_policy(2.0, policy(BackendSpec("b", AUTO), queue_capacity=99))
+    assert scheduler.snapshot(2.0).backends[0].seats == 32
+    scheduler.set_policy(2.0, policy(BackendSpec("b", 5)))
+    assert scheduler.snapshot(2.0).backends[0].seats == 5
+    scheduler.set_policy(3.0, policy(BackendSpec("b", AUTO)))
+    assert scheduler.snapshot(3.0).backends[0].seats == 5
+
+
+def test_the_automatic_reserve_grows_with_the_guarded_arrivals() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 16), bands=changed(0, reserve=AUTO)))
+    for number in range(30):
+        scheduler.submit(0.0, ticket(f"low{number}", 2))
+    assert scheduler.snapshot(0.0).running == 16
+    for number in range(60):
+        scheduler.submit(number * 0.05, ticket(f"v{number}", 0, ttl_s=0.04))
+    scheduler.release(3.0, 1, Release())
+    band = scheduler.snapshot(3.0).bands[0]
+    assert band.reserve == 4  # a quarter at most
+    assert band.reserve_short
+    assert scheduler.snapshot(3.0).running == 15
+    assert scheduler.release(3.0, 2, Release()) == []
+    scheduler.set_policy(4.0, policy(BackendSpec("b", 16), bands=changed(0, reserve=AUTO), queue_capacity=9999))
+    assert scheduler.snapshot(4.0).bands[0].reserve == 4
+
+
+# -- storms, and settings that are refused -------------------------------------------------------------------------
+
+
+def test_it_storms_while_more_is_refused_than_dispatched() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=changed(1, capacity=1)))
+    calm = scheduler.storm
+    for number in range(5):
+        scheduler.submit(10.0, ticket(str(number)))
+    assert scheduler.snapshot(10.2).storm
+    for number in range(9):
+        scheduler.release(10.3, number + 1, Release())
+        scheduler.submit(10.3, ticket(f"n{number}"))
+    assert [calm, scheduler.storm] == [False, False]
+    scheduler.submit(10.9, ticket("late"))
+    scheduler.submit(10.9, ticket("later"))
+    scheduler.submit(10.9, ticket("latest"))
+    assert not scheduler.snapshot(13.0).storm
+
+
+@pytest.mark.parametrize(
+    ("spec", "setting"),
+    [
+        (BackendSpec("b", -1), "seats"),
+        (BackendSpec("b", 1, stale_after_s=0.0), "stale_after"),
+        (BackendSpec("b", 1, tokens_per_minute=0), "tokens_per_minute"),
+    ],
+)
+def test_silly_backends_are_refused(spec: BackendSpec, setting: str) -> None:
+    with pytest.raises(PolicyError, match=f"models.m.backends.b.{setting}"):
+        policy(spec)
+
+
+def test_a_resume_below_the_watermark_is_refused() -> None:
+    with pytest.raises(PolicyError, match="kv_watermark"):
+        policy(bands=changed(2, kv_watermark=0.2, kv_resume=0.1))
+
+
+def test_facts_about_unknown_backends_are_ignored() -> None:
+    scheduler = Scheduler(policy())
+    assert scheduler.observe(0.0, Reading("nobody", 0.0)) == []
