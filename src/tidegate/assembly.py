@@ -152,7 +152,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     events = None if options.event_log is None else EventLog(options.event_log, policy)
     driver = Driver(Scheduler(policy), clock, recorder, event_log=events)
     classifier = Classifier(settings)
-    pools = Pools(settings, driver)
+    pools = Pools(settings, driver, clock)
     refuser = Refuser(settings, recorder, clock)
     ends = Ends()
     completions = Completions(

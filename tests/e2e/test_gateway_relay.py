@@ -141,7 +141,7 @@ async def test_a_clean_end_without_a_finish_is_an_error_too() -> None:
 async def test_an_answer_that_breaks_is_a_502_and_one_that_is_refused_passes() -> None:
     async def behave(visit: Visit) -> None:
         if b"refuse" in visit.body:
-            visit.answer(b'{"error":{"message":"no"}}', 429, more=b"retry-after: 3\r\n")
+            visit.answer(b'{"error":{"message":"no"}}', 422, more=b"retry-after: 3\r\n")
         else:
             visit.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
 
@@ -149,7 +149,7 @@ async def test_an_answer_that_breaks_is_a_502_and_one_that_is_refused_passes() -
         broken = await ask(process.url, chat())
         assert (broken.status, broken.error["code"]) == (502, "upstream_error")
         refused = await ask(process.url, chat(user="refuse"))
-        assert (refused.status, refused.error["message"], refused.headers["retry-after"]) == (429, "no", "3")
+        assert (refused.status, refused.error["message"], refused.headers["retry-after"]) == (422, "no", "3")
 
 
 async def test_a_failure_before_the_first_byte_is_tried_on_another_backend() -> None:

@@ -15,12 +15,15 @@ from tidegate.core import (
     Reason,
     Reject,
     Release,
+    Requeue,
     Seats,
     Signal,
     Snapshot,
     Status,
     Ticket,
     Turn,
+    Why,
+    WhyKind,
 )
 
 MOST_EVICTIONS = 256
@@ -50,7 +53,7 @@ class FifoScheduler:
         self.waiting[ticket.id] = (now, ticket)
         return self._fill(now)
 
-    def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
+    def release(self, now: float, lease_id: int, release: Release | Requeue) -> list[Action]:
         self._called("release", now)
         self.running.remove(lease_id)
         return self._fill(now)
@@ -94,6 +97,9 @@ class FifoScheduler:
 
     def status(self, now: float, name: str) -> Status:
         return Status(Progress.UNKNOWN)
+
+    def why(self, now: float, ticket_id: str) -> Why:
+        return Why(WhyKind.BEHIND if ticket_id in self.waiting else WhyKind.UNKNOWN, "first come, first served")
 
     def snapshot(self, now: float) -> Snapshot:
         backend = BackendSnapshot("m", "b", self.seats, len(self.running), up=True)

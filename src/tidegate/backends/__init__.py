@@ -13,6 +13,7 @@ from tidegate.backends.poller import Page, Poller, page_root
 from tidegate.backends.prober import Prober
 from tidegate.backends.rate_limits import pause_s, rate_limit
 from tidegate.backends.response import Response
+from tidegate.backends.trust import tls_context
 from tidegate.backends.upstream import Counters, Upstream
 from tidegate.backends.wire import FRAMING, HOP_BY_HOP
 
@@ -44,4 +45,5 @@ __all__ = [
     "pause_s",
     "rate_limit",
     "stream_error",
+    "tls_context",
 ]

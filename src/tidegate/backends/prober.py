@@ -33,7 +33,7 @@ class Prober:
         changed: told after each change of the standing, whoever caused it.
 
     Attributes:
-        asked: how many probes have ended.
+        asked: set once a probe has ended.
         models: names in its list of models when that was last read.
     """
 
@@ -54,7 +54,7 @@ class Prober:
         self._now = now
         self._changed = changed
         self._wake = asyncio.Event()
-        self.asked = 0
+        self.asked = asyncio.Event()
         self.models: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -84,7 +84,7 @@ class Prober:
             problem = str(error)
         except TimeoutError:
             problem = f"no answer to a probe within {PROBE_TIMEOUT_S} s"
-        self.asked += 1
+        self.asked.set()
         self._told(changed=self.health.probed(self._now(), began=began, problem=problem))
 
     # What requests saw.

@@ -79,6 +79,18 @@ class Call(msgspec.Struct, gc=False):
         )
         await send({"type": "http.response.body", "body": body})
 
+    def pace(self, started: float, now: float) -> tuple[float | None, float | None]:
+        """Return dispatch to first token, and the mean time per token after it, as far as both are known; seconds.
+
+        Args:
+            started: time of the dispatch.
+            now: when the answer ended.
+        """
+        if self.first_at is None:
+            return None, None
+        written = self.used.output_tokens or 0
+        return self.first_at - started, (now - self.first_at) / (written - 1) if written > 1 else None
+
     def line(self, now: float, at_utc: datetime) -> RequestLine:
         """Return the log line."""
         classified, lease = self.classified, self.lease

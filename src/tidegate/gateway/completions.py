@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from tidegate.backends import BackendError, Response, TimedOut
+from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit
 from tidegate.classify import (
     CAP_FIELD,
     Classifier,
@@ -28,22 +27,28 @@ from tidegate.classify import (
     upstream_body,
     upstream_headers,
 )
-from tidegate.core import Lease, Outcome, Reason, Release, Ticket
+from tidegate.core import Lease, Outcome, Paused, Reason, Release, Requeue, Ticket
+from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.asked import Asked
+from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
 from tidegate.gateway.body import Receive, read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.exchange import FAILED, Exchange
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.refusing import Refuser
-from tidegate.gateway.relay import Relayed, is_stream, look_at_whole, read_whole, relay_stream, whole_headers
+from tidegate.gateway.relay import Relayed, look_at_whole, relay_stream, whole_headers
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.returning import Returning
+from tidegate.gateway.tries import Tries
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry import Recorder
 
 TARGETS = {route: route.value.encode() for route in (Route.CHAT, Route.COMPLETIONS)}
 """Where each route is asked for upstream."""
+
+FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
+"""Reasons for which the scheduler ends a ticket that has failed on every backend."""
 
 SILENCE_S = 60.0
 """Silence of an answer after which its backend is asked whether it is still there."""
@@ -63,8 +68,10 @@ class Completions:
         recorder: Recorder,
         clock: Clock,
         ends: Ends,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._max_body = max_body
+        self._silence_s = silence_s
         self._classifier = classifier
         self._driver = driver
         self._pools = pools
@@ -109,18 +116,28 @@ class Completions:
         for exchange in tuple(self._live):
             exchange.stop(reason)
 
+    def stop_request(self, ticket_id: str) -> bool:
+        """End one request that waits or runs; its client is told that it was cancelled. ``False``: there is none."""
+        for exchange in self._live:
+            if exchange.ticket_id == ticket_id:
+                exchange.stop(Reason.CANCELLED)
+                return True
+        return False
+
     def check_silence(self, now: float) -> None:
-        """End answers that are silent for longer than ``SILENCE_S`` and whose backend is not there any more.
+        """End answers that are silent for longer than ``silence_timeout`` and whose backend is not there any more.
 
         The backend of a silent answer is asked; as long as it replies, the answer keeps its seat (SPEC §15.10).
         ``now`` is the event loop's time, seconds.
         """
         for exchange in tuple(self._live):
             lease = exchange.lease
-            if lease is None or now - exchange.heard_at <= SILENCE_S:
+            if lease is None or now - exchange.heard_at <= self._silence_s:
                 continue
-            backend = self._pools.backends[lease.backend]
-            if backend.up:
+            backend = self._pools.backends.get(lease.backend)
+            if backend is None:  # taken out of the settings; nobody can be asked
+                exchange.stop(Reason.UPSTREAM_TIMEOUT)
+            elif backend.up:
                 self._pools.doubt(backend)
             else:
                 exchange.stop(Reason.UPSTREAM_TIMEOUT)
@@ -152,43 +169,76 @@ class Completions:
         return Asked(route, headers, raw, body, classified)
 
     async def _serve(self, call: Call, asked: Asked, exchange: Exchange, send: Send) -> None:
+        """Wait for a seat and try; as long as the client has nothing, a failure may lead to another seat."""
         classified = asked.classified
         tenant, key = classified.tenant.name, classified.idempotency_key
         first = self._returning.first_arrival(tenant, key, call.arrived)
         ticket = _ticket(call, asked, first)
         call.request_id = classified.request_id
-        tries = self._pools.size(ticket.pool)
-        while True:
-            lease = await exchange.seat(ticket)
-            if lease is None:
-                assert exchange.refusal is not None
-                reason, now = exchange.refusal.reason, self._clock.now()
-                arrived = call.arrived if first is None else first
-                self._returning.refused(tenant, key, reason, arrived=arrived, now=now)
-                await self._refuser.refused(call, send, exchange.refusal, asked)
-                return
+        tries = Tries()
+        lease = await exchange.seat(ticket)
+        while lease is not None:
             call.lease = lease
             self._refuser.storm.dispatched(lease.started)
-            backend = self._pools.backends[lease.backend]
-            try:
-                response, start = await self._ask(asked, backend, lease, exchange)
-            except BackendError as error:
-                exchange.response = None
-                tries -= 1
-                reason = exchange.stopped or _reason(error)
-                if exchange.stopped is None:
-                    self._pools.failed(backend, error)
-                exchange.finish(FAILED, reason=reason)
-                if exchange.stopped is not None or tries <= 0 or not self._pools.has_another(backend):
-                    await self._fail(call, send, asked, reason, str(error))
-                    return
-                ticket = replace(ticket, arrived=call.arrived if first is None else first)
-            else:
-                await self._relay(call, asked, exchange, response, start, send)
+            again = await self._try(call, asked, exchange, tries, send)
+            if again is None:
                 return
+            lease = await exchange.requeue(again)
+        assert exchange.refusal is not None
+        reason, now = exchange.refusal.reason, self._clock.now()
+        if reason in FAILURES:
+            await self._fail(call, send, asked, reason, exchange.refusal.detail)
+            return
+        self._returning.refused(tenant, key, reason, arrived=call.arrived if first is None else first, now=now)
+        await self._refuser.refused(call, send, exchange.refusal, asked)
 
-    async def _ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange) -> tuple[Response, bytes]:
-        """Send the request; return the answer with its first piece, or with all of it if it is no stream."""
+    async def _try(self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send) -> Requeue | None:
+        """Ask the backend of the lease and pass its answer on; return how to go on when the client got nothing."""
+        lease = exchange.lease
+        assert lease is not None
+        backend = self._pools.backends.get(lease.backend)
+        if backend is None:  # taken out of the settings since the dispatch
+            return Requeue(avoid=True, reason=Reason.NO_BACKEND)
+        try:
+            beginning = await self._ask(asked, backend, lease, exchange)
+        except BackendError as error:
+            exchange.response = None
+            reason = exchange.stopped or _reason(error)
+            if exchange.stopped is None:
+                self._pools.unanswered(backend, error)
+                if tries.elsewhere(self._pools, backend):
+                    return Requeue(avoid=True, reason=reason)
+            exchange.finish(FAILED, reason=reason)
+            await self._fail(call, send, asked, reason, str(error))
+            return None
+        verdict = self._heard(backend, beginning)
+        if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
+            beginning.response.abort()
+            return Requeue(avoid=True)
+        if verdict is Verdict.PAUSE and tries.later():
+            beginning.response.abort()
+            return Requeue()
+        await self._relay(call, asked, exchange, beginning, send)
+        return None
+
+    def _heard(self, backend: Backend, beginning: Beginning) -> Verdict:
+        """Tell health and scheduler what the beginning of an answer says of its backend."""
+        verdict, headers = beginning.verdict, beginning.response.headers
+        at_utc = self._clock.utc_now()
+        quota = rate_limit(backend.name, headers, at_utc=at_utc)
+        if quota is not None:
+            self._driver.observe(quota)
+        if verdict is Verdict.PAUSE:
+            wait_s = pause_s(headers, at_utc=at_utc)
+            self._driver.observe(Paused(backend.name, self._clock.now() + wait_s))
+        elif verdict is Verdict.GOOD:
+            self._pools.answered(backend)
+        else:
+            self._pools.failed(backend, beginning.why)
+        return verdict
+
+    async def _ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange) -> Beginning:
+        """Send the request and read the beginning of its answer."""
         classified, body = asked.classified, asked.body
         priority: int | ClientPriority | None = None
         if backend.send_priority:
@@ -207,22 +257,20 @@ class Completions:
         exchange.asked()
         response = await backend.upstream.request(b"POST", TARGETS[asked.route], headers, content)
         exchange.response = response
-        start = await response.read() if is_stream(response) else await read_whole(response)
-        return response, start
+        return await read_beginning(response, self._clock)
 
-    async def _relay(
-        self, call: Call, asked: Asked, exchange: Exchange, response: Response, start: bytes, send: Send
-    ) -> None:
-        if is_stream(response):
+    async def _relay(self, call: Call, asked: Asked, exchange: Exchange, beginning: Beginning, send: Send) -> None:
+        response, watch = beginning.response, beginning.watch
+        if watch is not None:
             asked.let_go()
-            relayed = await relay_stream(call, response, send, clock=self._clock, first=start)
+            relayed = await relay_stream(call, response, send, clock=self._clock, first=beginning.start, watch=watch)
             self._settle(call, asked, exchange, response, relayed)
             if relayed.error is not None:
                 assert call.reason is not None
                 event = self._refuser.event(call.reason, str(relayed.error), asked)
                 await send({"type": "http.response.body", "body": event})
         else:
-            relayed, content = look_at_whole(call, response, start, now=self._clock.now())
+            relayed, content = look_at_whole(call, response, beginning.start, now=self._clock.now())
             self._settle(call, asked, exchange, response, relayed)
             headers = whole_headers(response, failed=relayed.failed) + call.headers(self._clock.now())
             await call.answer(send, response.status, headers, content)
@@ -235,9 +283,11 @@ class Completions:
             call.ended(Outcome.FAILED, exchange.stopped or _failure(response.status, relayed.error))
         else:
             call.ended(Outcome.COMPLETED)
-        exchange.finish(Release(call.outcome, used.input_tokens, used.output_tokens), reason=call.reason)
-        if lease is not None and relayed.error is not None and exchange.stopped is None:
-            self._pools.doubt(self._pools.backends[lease.backend])
+        ttft_s, tpot_s = (None, None) if lease is None else call.pace(lease.started, self._clock.now())
+        release = Release(call.outcome, used.input_tokens, used.output_tokens, ttft_s, tpot_s)
+        exchange.finish(release, reason=call.reason)
+        if lease is not None and relayed.failed and exchange.stopped is None and call.first_at is not None:
+            self._pools.broke(lease.backend, str(relayed.error or "an error within a stream"))
         if lease is not None and call.first_at is not None:
             self._recorder.first_byte(lease, call.first_at - call.arrived)
         if not relayed.failed:
@@ -269,6 +319,7 @@ def _ticket(call: Call, asked: Asked, arrived: float | None) -> Ticket:
         size_bytes=len(asked.raw),
         name=classified.request_id,
         depends_on=classified.depends_on,
+        affinity=affinity_of(asked.raw, asked.body),
     )
 
 

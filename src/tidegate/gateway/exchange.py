@@ -1,7 +1,8 @@
 """One request's hold on the scheduler: it waits, or it has a lease, or neither. The seat goes back exactly once.
 
     idle ──seat()──▶ waiting ──dispatched──▶ running ──finish()──▶ idle
-                        │ refused ─▶ idle        │ client left, task ended ─▶ finish(cancelled or failed)
+                        │ refused ─▶ idle        │ requeue() ─▶ waiting
+                        │                        │ client left, task ended ─▶ finish(cancelled or failed)
                         │ client left, task ended ─▶ driver.cancel
 
 Used as a context manager around everything that a request does; whatever way the block is left, nothing stays behind.
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tidegate.backends import Response
-from tidegate.core import Lease, Outcome, Reason, Release, Ticket
+from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
 from tidegate.gateway.protocol import ClientLink
 from tidegate.runtime import Driver, Refusal
 
@@ -79,6 +80,18 @@ class Exchange:
         self.refusal = None
         self._waiting = ticket.id
         self._driver.submit(ticket, self)
+        return await self._answer()
+
+    async def requeue(self, requeue: Requeue) -> Lease | None:
+        """Give the seat back and the ticket too, and wait again. ``None``: refused, see ``refusal``."""
+        lease, self.lease = self.lease, None
+        assert lease is not None
+        self.response = self.refusal = None
+        self._waiting = lease.ticket.id
+        self._driver.requeue(lease, requeue, self)
+        return await self._answer()
+
+    async def _answer(self) -> Lease | None:
         if self._waiting:
             self._future = asyncio.get_running_loop().create_future()
             await self._future
@@ -92,6 +105,11 @@ class Exchange:
     def heard_at(self) -> float:
         """When the backend last gave a sign of life to this request: the event loop's time, seconds."""
         return self._sent_at if self.response is None else self.response.last_byte_at
+
+    @property
+    def ticket_id(self) -> str:
+        """Id of its ticket while that waits or runs, else empty."""
+        return self._waiting if self.lease is None else self.lease.ticket.id
 
     def finish(self, release: Release, *, reason: Reason | None = None) -> None:
         """Return the seat with its outcome. Without a seat nothing happens, so a second call is harmless."""

@@ -38,7 +38,9 @@ def is_stream(response: Response) -> bool:
     return response.status == 200 and (response.header(b"content-type") or b"").startswith(_EVENT_STREAM)
 
 
-async def relay_stream(call: Call, response: Response, send: Send, *, clock: Clock, first: bytes) -> Relayed:
+async def relay_stream(
+    call: Call, response: Response, send: Send, *, clock: Clock, first: bytes, watch: StreamWatch
+) -> Relayed:
     """Send head and body of a stream up to its end, but leave the client's side open where it failed.
 
     Args:
@@ -46,17 +48,16 @@ async def relay_stream(call: Call, response: Response, send: Send, *, clock: Clo
         response: the open answer.
         send: the client.
         clock: for the first content.
-        first: the first piece of the body, already read; empty: the stream has none.
+        first: what has been read of the body; empty: the stream has none.
+        watch: has seen ``first``.
     """
     headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
     headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
     call.status = response.status
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    watch = StreamWatch()
     data: bytes | None = first
     try:
         while data:
-            watch.piece(data)
             if call.first_at is None and watch.content:
                 call.first_at = clock.now()
             if response.at_end and watch.complete:
@@ -66,6 +67,7 @@ async def relay_stream(call: Call, response: Response, send: Send, *, clock: Clo
             data = response.try_read()
             if data is None:
                 data = await response.read()
+            watch.piece(data)
     except BackendError as error:
         if watch.failed:  # the client has been told by the upstream itself
             await send({"type": "http.response.body"})

@@ -34,10 +34,12 @@ from tidegate.core import (
     Reason,
     Reject,
     Release,
+    Requeue,
     Signal,
     Snapshot,
     Status,
     Ticket,
+    Why,
 )
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.event_log import EventLog
@@ -47,6 +49,8 @@ from tidegate.telemetry import Recorder
 NEVER = float("inf")
 BATCH = 256
 """Most actions carried out in one turn of the loop; the rest follow in the next (about 1 ms of work each)."""
+MOST_LOOKED_AT = 5000
+"""Most waiting tickets that one listing looks at (about 1 ms)."""
 FAULT = "the scheduler stopped after an internal fault; see the log of this gateway"
 
 log = structlog.get_logger("tidegate.runtime")
@@ -56,7 +60,7 @@ class SchedulerLike(Protocol):
     """What the driver needs of ``core.Scheduler``."""
 
     def submit(self, now: float, ticket: Ticket) -> list[Action]: ...
-    def release(self, now: float, lease_id: int, release: Release) -> list[Action]: ...
+    def release(self, now: float, lease_id: int, release: Release | Requeue) -> list[Action]: ...
     def cancel(self, now: float, ticket_id: str) -> list[Action]: ...
     def observe(self, now: float, signal: Signal) -> list[Action]: ...
     def set_policy(self, now: float, policy: Policy) -> list[Action]: ...
@@ -64,6 +68,7 @@ class SchedulerLike(Protocol):
     def next_wakeup(self) -> float | None: ...
     def snapshot(self, now: float) -> Snapshot: ...
     def status(self, now: float, name: str) -> Status: ...
+    def why(self, now: float, ticket_id: str) -> Why: ...
 
 
 class Driver:
@@ -151,6 +156,29 @@ class Driver:
         now = self._clock.now()
         self._recorder.finished(now, lease, release, reason=reason)
         self._event("release", now, self._scheduler.release, lease.id, release)
+
+    def requeue(self, lease: Lease, requeue: Requeue, waiter: TicketWaiter) -> None:
+        """Give a lease back that came to nothing; its ticket waits again, or ends.
+
+        Args:
+            lease: what ``dispatched`` brought, not released yet.
+            requeue: why.
+            waiter: hears the answer, perhaps before this returns.
+
+        Raises:
+            ValueError: the lease has been released before.
+        """
+        if self._leases.pop(lease.id, None) is None:
+            raise ValueError(f"expected a lease that is held, got {lease.id}, which has been released")
+        now, ticket = self._clock.now(), lease.ticket
+        self._waiters[ticket.id] = (ticket, waiter)
+        self._recorder.requeued(now, lease)
+        if self._fault is None:
+            actions = self._ask("requeue", now, self._scheduler.release, lease.id, requeue)
+        else:
+            actions = [Evict(ticket, Reason.DRAINING, detail=FAULT)]
+        self._recorder.actions(now, actions)
+        self._carry_out(actions)
 
     def cancel(self, ticket_id: str) -> bool:
         """Take a ticket out of the queue; its waiter will hear nothing. False when it does not wait (any more)."""
@@ -245,6 +273,24 @@ class Driver:
     def status(self, name: str) -> Status:
         """How far the request of a full name (``tenant/name``) is."""
         return self._scheduler.status(self._clock.now(), name)
+
+    def why(self, ticket_id: str) -> Why:
+        """Why a ticket waits."""
+        return self._scheduler.why(self._clock.now(), ticket_id)
+
+    def waiting_tickets(self, band: int | None, limit: int) -> tuple[list[Ticket], bool]:
+        """Return at most ``limit`` of those that wait, longest waiting first, and whether these are all.
+
+        Looks at ``MOST_LOOKED_AT`` at most, so that an operator's question never stalls the loop; with ``band`` only
+        at that band's.
+        """
+        found: list[Ticket] = []
+        for looked, (ticket, _) in enumerate(self._waiters.values()):
+            if looked == MOST_LOOKED_AT or len(found) == limit:
+                return found, False
+            if band is None or ticket.band == band:
+                found.append(ticket)
+        return found, True
 
     # The machine.
 

@@ -46,6 +46,24 @@ REQUEST = Metric(
 RUNNING = Metric("tidegate_running", Kind.GAUGE, ("band", "backend"), "Requests that hold a seat now.")
 SEATS = Metric("tidegate_seats", Kind.GAUGE, ("backend",), "Requests that the backend may run at once.")
 BACKEND_UP = Metric("tidegate_backend_up", Kind.GAUGE, ("backend",), "1 when the backend gets requests, 0 when not.")
+BACKEND_KV_FREE = Metric(
+    "tidegate_backend_kv_free_ratio",
+    Kind.GAUGE,
+    ("backend",),
+    "Free part of the backend's KV cache, what was dispatched since the last reading taken off.",
+)
+BACKEND_STALE = Metric(
+    "tidegate_backend_stale",
+    Kind.GAUGE,
+    ("backend",),
+    "1 when the backend's own metrics are too old to be used, or do not move.",
+)
+BUDGET_LEVEL = Metric(
+    "tidegate_budget_level", Kind.GAUGE, ("backend",), "Part of the backend's quotas that is left, the least of them."
+)
+RESERVE_SHORT = Metric(
+    "tidegate_reserve_short", Kind.GAUGE, (), "1 when an automatic reserve would need more seats than it may take."
+)
 OLDEST_WAIT = Metric(
     "tidegate_oldest_wait_seconds", Kind.GAUGE, ("band",), "Longest wait among the tickets waiting now (starvation)."
 )
@@ -92,6 +110,10 @@ CATALOGUE = (
     RUNNING,
     SEATS,
     BACKEND_UP,
+    BACKEND_KV_FREE,
+    BACKEND_STALE,
+    BUDGET_LEVEL,
+    RESERVE_SHORT,
     DISPATCHES,
     OVERTAKES,
     PROMOTIONS,

@@ -15,6 +15,7 @@ from tidegate.telemetry.accounts import BandAccount, Histogram
 from tidegate.telemetry.catalogue import Metric
 
 if TYPE_CHECKING:
+    from tidegate.core import Snapshot
     from tidegate.telemetry.recorder import Recorder, Source
 
 
@@ -79,7 +80,20 @@ def _gauges(recorder: Recorder, source: Source) -> Iterator[Family]:
     )
     yield _gauge(names.SEATS, {(backend.name,): float(backend.seats) for backend in snapshot.backends})
     yield _gauge(names.BACKEND_UP, {(backend.name,): float(backend.up) for backend in snapshot.backends})
+    yield from _capacity(snapshot)
     yield _gauge(names.LOOP_STALL, {(): recorder.loop_stall.read(now)})
+
+
+def _capacity(snapshot: Snapshot) -> Iterator[Family]:
+    backends = snapshot.backends
+    free: dict[tuple[str, ...], float] = {}
+    free |= {(each.name,): each.kv_free for each in backends if each.kv_free is not None}
+    yield _gauge(names.BACKEND_KV_FREE, free)
+    yield _gauge(names.BACKEND_STALE, {(each.name,): float(each.stale) for each in backends})
+    levels: dict[tuple[str, ...], float] = {}
+    levels |= {(each.name,): each.budget_level for each in backends if each.budget_level is not None}
+    yield _gauge(names.BUDGET_LEVEL, levels)
+    yield _gauge(names.RESERVE_SHORT, {(): float(any(row.reserve_short for row in snapshot.bands))})
 
 
 def _family(metric: Metric) -> Family:

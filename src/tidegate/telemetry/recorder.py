@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 
 OTHER = "other"
 NONE = "none"
+_FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
+
+
+def refusal_outcome(action: Reject | Evict) -> Outcome:
+    """Return how a refused ticket ended: one whose every backend failed has failed (SPEC §15.9)."""
+    if action.reason in _FAILURES:
+        return Outcome.FAILED
+    return Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
 
 
 class Source(Protocol):
@@ -124,6 +132,13 @@ class Recorder:
             account.refusals[reason] += 1
         self._used(account, ticket, release)
 
+    def requeued(self, now: float, lease: Lease) -> None:
+        """Count a lease that came to nothing: its ticket waits again, so it has not ended."""
+        account = self._bands[lease.ticket.band]
+        self.running[lease.ticket.band, lease.backend] -= 1
+        account.depth += 1
+        account.depth_max.note(now, account.depth)
+
     # Told by the byte path.
 
     def first_byte(self, lease: Lease, ttft_s: float) -> None:
@@ -166,8 +181,7 @@ class Recorder:
         ticket = action.ticket
         account = self._bands[ticket.band]
         account.depth -= 1
-        outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
-        account.requests[self._model(ticket.pool), outcome] += 1
+        account.requests[self._model(ticket.pool), refusal_outcome(action)] += 1
         account.refusals[action.reason] += 1
 
     def _used(self, account: BandAccount, ticket: Ticket, release: Release) -> None:

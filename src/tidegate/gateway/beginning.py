@@ -1,0 +1,100 @@
+"""The beginning of an upstream's answer: what it is, before the client has been sent a byte.
+
+A stream's head is held back until its first content, because engines refuse and fail inside streams that began with
+200, and as long as the client has nothing the request can go elsewhere. Content itself never waits. What is held is
+bounded in bytes, and in time wherever the engine sends signs of life (comments) instead of content.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from tidegate.backends import Broken, Response
+from tidegate.gateway.relay import is_stream, read_whole
+from tidegate.gateway.watch import StreamWatch
+from tidegate.runtime import Clock
+
+MOST_HELD = 64 * 1024
+HOLD_S = 10.0
+"""A stream that sends something but no content for so long is passed on: its client should see that it lives."""
+
+_BUSY_STATUS = (502, 503)
+_TOO_MANY = re.compile(rb'"code"\s*:\s*"?(?:429|rate_limit_exceeded)\b')
+# Out of money, or asking for more than the quota ever allows: waiting does not help.
+_HOPELESS = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_[a-z_]*)"')
+
+
+class Verdict(Enum):
+    """What the beginning of an answer says."""
+
+    GOOD = auto()  # an answer, or an error that is the client's own
+    FAILED = auto()  # an error of the backend's, which another one would meet too, or would not: it is passed on
+    ELSEWHERE = auto()  # an error that another backend may not have
+    PAUSE = auto()  # too many requests: later
+
+
+@dataclass(slots=True)
+class Beginning:
+    """What is there of an answer.
+
+    Attributes:
+        response: open when it is a stream.
+        start: what has been read: of a stream up to its first content, of anything else all.
+        watch: has seen the start of a stream; ``None`` for anything else.
+    """
+
+    response: Response
+    start: bytes
+    watch: StreamWatch | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Say what to do with it."""
+        if self.watch is not None:
+            if not self.watch.failed or self.watch.content:
+                return Verdict.GOOD
+            if _HOPELESS.search(self.start):
+                return Verdict.FAILED
+            return Verdict.PAUSE if _TOO_MANY.search(self.start) else Verdict.ELSEWHERE
+        status = self.response.status
+        if status == 429:
+            stay = self.response.header(b"x-should-retry") == b"false" or _HOPELESS.search(self.start)
+            return Verdict.GOOD if stay else Verdict.PAUSE
+        if status in _BUSY_STATUS:
+            return Verdict.ELSEWHERE
+        return Verdict.FAILED if status >= 500 else Verdict.GOOD
+
+    @property
+    def why(self) -> str:
+        """What it says, in short, for the log."""
+        if self.watch is not None:
+            return f"an error in a stream: {self.start[:200].decode(errors='replace').strip()}"
+        return f"status {self.response.status}"
+
+
+async def read_beginning(response: Response, clock: Clock) -> Beginning:
+    """Read an answer as far as it takes to know what it is.
+
+    Raises:
+        BackendError: it broke, or a stream ended, before that.
+    """
+    if not is_stream(response):
+        return Beginning(response, await read_whole(response))
+    watch = StreamWatch()
+    held: list[bytes] = []
+    size, began = 0, 0.0
+    while data := await response.read():
+        watch.piece(data)
+        held.append(data)
+        size += len(data)
+        if watch.content or watch.failed or size > MOST_HELD or response.at_end:
+            break
+        if not began:
+            began = clock.now()
+        elif clock.now() - began > HOLD_S:
+            break
+    if response.at_end and not (watch.content or watch.complete):
+        raise Broken("the stream ended before its first content")
+    return Beginning(response, b"".join(held), watch)
