@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tidegate.classify import Classifier
-from tidegate.config import Settings
-from tidegate.control import build_control_app
+from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
+from tidegate.control import Audit, Hooks, Live, build_control_app
 from tidegate.core import Reason, Scheduler
 from tidegate.gateway import ClientServer, Completions, Ends, Gateway, Limits, Models, Pools, Refuser, Requests
-from tidegate.runtime import Driver, EventLog, GcPolicy, StallMonitor, SystemClock
+from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, StallMonitor, SystemClock
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
 
@@ -32,11 +35,13 @@ class Options:
         event_log: file for every event that the scheduler is told; ``None`` writes none.
         log_form: JSON or lines for people.
         log_level: the least level that is logged.
+        reload: reads the settings again, for SIGHUP; ``None``: there is no file.
     """
 
     event_log: Path | None = None
     log_form: Form = Form.JSON
     log_level: str = "info"
+    reload: Callable[[], Settings] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,8 +54,39 @@ class Parts:
     completions: Completions
     gateway: ClientServer
     control: ClientServer
+    live: Live
     collector: GcPolicy
     stalls: StallMonitor
+
+
+class Obeys(Protocol):
+    """Answers clients as the settings say, and can be told others."""
+
+    def obey(self, settings: Settings) -> None:
+        """Take other settings for what comes from now on. MUST NOT raise for settings that have been judged."""
+        ...
+
+
+class InForce:
+    """Puts settings in force everywhere, in one step of the event loop."""
+
+    def __init__(self, driver: Driver, recorder: Recorder, pools: Pools, edges: tuple[Obeys, ...]) -> None:
+        self._driver = driver
+        self._recorder = recorder
+        self._pools = pools
+        self._edges = edges
+
+    def __call__(self, settings: Settings, mode: str) -> None:
+        """See ``control.Apply``."""
+        policy, effective = settings.core_policy(mode), settings.in_mode(mode)
+        try:
+            self._pools.obey(settings)  # before the policy: its first dispatch may go to a new backend
+        except ValueError as error:
+            raise _unusable(error) from None
+        self._driver.set_policy(policy)
+        self._recorder.mode = mode
+        for edge in self._edges:
+            edge.obey(effective)
 
 
 class Service:
@@ -71,6 +107,11 @@ class Service:
     def control_url(self) -> str:
         """Where metrics are, with the real port."""
         return self._parts.control.url
+
+    @property
+    def live(self) -> Live:
+        """Settings and mode in force."""
+        return self._parts.live
 
     @property
     def driver(self) -> Driver:
@@ -116,6 +157,7 @@ class Service:
         parts = self._parts
         if self._watch is not None:
             self._watch.cancel()
+        parts.live.close()
         await parts.gateway.stop()
         await parts.control.stop()
         await parts.pools.stop()
@@ -141,6 +183,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     """Make a service. Opens the event log, but no socket yet. Call it inside the loop that will run it.
 
     Raises:
+        ConfigError: a certificate or its key cannot be used.
         OSError: the event log cannot be written.
         ValueError: unknown log level.
     """
@@ -152,7 +195,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     events = None if options.event_log is None else EventLog(options.event_log, policy)
     driver = Driver(Scheduler(policy), clock, recorder, event_log=events)
     classifier = Classifier(settings)
-    pools = Pools(settings, driver, clock)
+    pools = _pools(settings, driver, clock)
     refuser = Refuser(settings, recorder, clock)
     ends = Ends()
     completions = Completions(
@@ -164,21 +207,32 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         recorder=recorder,
         clock=clock,
         ends=ends,
+        silence_s=settings.gateway.silence_timeout,
     )
+    models = Models(settings, pools, clock)
     app = Gateway(
         settings,
         completions=completions,
         classifier=classifier,
-        models=Models(settings, pools, clock),
+        models=models,
         requests=Requests(driver, classifier, ends),
         refuser=refuser,
         driver=driver,
         clock=clock,
         log=log,
     )
-    limits = Limits(
-        max_connections=settings.gateway.max_connections, write_stall_s=settings.gateway.write_stall_timeout
+    live = Live(
+        settings,
+        InForce(driver, recorder, pools, (classifier, refuser, models)),
+        Audit(clock.utc_now, None if settings.control.audit_file is None else Path(settings.control.audit_file)),
+        utc_now=clock.utc_now,
+        load=options.reload,
     )
+    background: set[asyncio.Future[int]] = set()
+
+    def drain() -> None:
+        background.add(asyncio.ensure_future(driver.drain(settings.gateway.drain_timeout)))
+
     return Service(
         settings,
         Parts(
@@ -186,13 +240,59 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             driver=driver,
             pools=pools,
             completions=completions,
-            gateway=ClientServer(app, address=settings.gateway.listen, limits=limits),
+            gateway=ClientServer(
+                app,
+                address=settings.gateway.listen,
+                limits=_limits(settings.gateway),
+                tls=_certificate(settings.gateway.tls, "gateway.tls"),
+            ),
             control=ClientServer(
-                build_control_app(driver, recorder),
+                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain)),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
+                tls=_certificate(settings.control.tls, "control.tls"),
             ),
+            live=live,
             collector=GcPolicy(clock),
             stalls=StallMonitor(clock, recorder),
         ),
     )
+
+
+def _pools(settings: Settings, driver: Driver, clock: Clock) -> Pools:
+    try:
+        return Pools(settings, driver, clock)
+    except ValueError as error:
+        raise _unusable(error) from None
+
+
+def _unusable(error: ValueError) -> ConfigError:
+    return ConfigError([Problem("models", str(error))])
+
+
+def _limits(gateway: GatewaySettings) -> Limits:
+    return Limits(
+        max_connections=gateway.max_connections,
+        max_head=gateway.max_headers,
+        head_timeout_s=gateway.header_timeout,
+        body_stall_s=gateway.body_timeout,
+        write_stall_s=gateway.write_stall_timeout,
+    )
+
+
+def _certificate(tls: TlsSettings | None, setting: str) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        expected = f"expected a certificate and its key in PEM, {tls.cert} and {tls.key}: {error}"
+        raise ConfigError([Problem(setting, expected)]) from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")

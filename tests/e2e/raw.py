@@ -86,6 +86,10 @@ class Upstream:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def look(self, visit: Visit) -> None:
+        """Answer a GET: health, metrics and models alike."""
+        visit.answer(MODELS)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -96,7 +100,7 @@ class Upstream:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             visit = Visit(path, headers, body, writer)
             if method == "GET":
-                visit.answer(MODELS)
+                await self.look(visit)
             else:
                 await self._visited(visit, reader)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
@@ -226,7 +230,7 @@ def chat(**more: object) -> dict[str, object]:
 
 @contextlib.asynccontextmanager
 async def gateway(
-    config: str, *arguments: str, environ: Mapping[str, str] | None = None
+    config: str | None, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[GatewayProcess]:
     """Run a gateway; the loop goes on while it starts and ends, because the upstreams live in it."""
     manager = gateway_process(*arguments, config=config, environ=environ)

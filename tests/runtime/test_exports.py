@@ -12,7 +12,7 @@ EXPORTS = [
         "Clock Driver EventLog FutureWaiter GcPolicy Refusal StallMonitor SystemClock TicketWaiter replay",
     ),
     (telemetry, "Form Log Recorder RequestLine open_log"),
-    (control, "build_control_app"),
+    (control, "Apply Audit Hooks Live ModeState Record build_control_app"),
 ]
 
 

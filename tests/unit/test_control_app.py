@@ -2,73 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import MutableMapping
-from typing import Any, NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
 
-from tidegate.control import build_control_app
 from tidegate.control.guard import is_loopback
-from tidegate.core import (
-    Action,
-    BackendSpec,
-    Evict,
-    Health,
-    Lease,
-    Policy,
-    PoolSpec,
-    Release,
-    Scheduler,
-    Snapshot,
-    Ticket,
-)
-from tidegate.runtime import Driver
-from tidegate.telemetry import Recorder
-from tidegate.testing import LoopClock, run_virtual
-
-POLICY = Policy(pools=(PoolSpec("m", (BackendSpec("b", 1),)),))
-LOCAL = [(b"host", b"127.0.0.1:8401")]
-
-
-class Answer(NamedTuple):
-    status: int
-    content_type: str
-    body: bytes
-
-
-class Stage:
-    def __init__(self, scheduler: Scheduler | None = None) -> None:
-        self.recorder = Recorder(POLICY)
-        self.driver = Driver(scheduler or Scheduler(POLICY), LoopClock(), self.recorder)
-        self.app = build_control_app(self.driver, self.recorder)
-
-    async def get(self, path: str, headers: list[tuple[bytes, bytes]] | None = None, *, method: str = "GET") -> Answer:
-        sent: list[MutableMapping[str, Any]] = []
-
-        async def receive() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "root_path": "",
-            "scheme": "http",
-            "headers": LOCAL if headers is None else headers,
-            "client": ("127.0.0.1", 50_000),
-            "server": ("127.0.0.1", 8401),
-        }
-        await self.app(scope, receive, send)
-        kind = dict(sent[0]["headers"]).get(b"content-type", b"").decode()
-        return Answer(sent[0]["status"], kind, b"".join(message.get("body", b"") for message in sent[1:]))
+from tidegate.core import Action, Evict, Health, Lease, Release, Scheduler, Snapshot, Ticket
+from tidegate.testing import run_virtual
+from unit.control_stage import FILE, LOCAL, OPERATORS, Stage
 
 
 def test_metrics_are_in_the_prometheus_text_format() -> None:
@@ -174,7 +115,7 @@ def test_after_a_fault_of_the_scheduler_health_says_so_and_metrics_go_on() -> No
             raise RuntimeError("half updated")
 
     async def story() -> None:
-        stage = Stage(Broken(POLICY))
+        stage = Stage(scheduler=lambda settings: Broken(settings.core_policy()))
         await stage.driver.acquire(Ticket("t", "m", 0, "tenant"))
         with capture_logs():
             assert isinstance(await stage.driver.acquire(Ticket("u", "m", 0, "tenant")), Evict)
@@ -188,12 +129,31 @@ def test_after_a_fault_of_the_scheduler_health_says_so_and_metrics_go_on() -> No
     run_virtual(story())
 
 
-def test_what_is_not_there_is_404_and_nothing_can_be_written() -> None:
+def test_what_is_not_there_is_404_and_what_cannot_be_done_is_405() -> None:
     async def story() -> None:
         stage = Stage()
-        assert (await stage.get("/admin/policy")).status == 404
+        assert (await stage.get("/admin/nothing")).status == 404
         assert (await stage.get("/admin/state", method="POST")).status == 405
         assert (await stage.get("/metrics", method="DELETE")).status == 405
+
+    run_virtual(story())
+
+
+def test_beyond_loopback_any_host_and_a_proxy_may_come_but_no_foreign_page() -> None:
+    async def story() -> None:
+        stage = Stage(FILE + f"control: {{listen: '0.0.0.0:8401', {OPERATORS}}}")
+        host = [(b"host", b"tidegate.example.com")]
+        seen = [
+            (await stage.get("/livez", headers)).status
+            for headers in (
+                host,
+                [*host, (b"x-forwarded-for", b"10.0.0.7")],
+                [*host, (b"origin", b"https://tidegate.example.com")],
+                [*host, (b"origin", b"https://evil.example")],
+                [],
+            )
+        ]
+        assert seen == [200, 200, 200, 403, 403]
 
     run_virtual(story())
 

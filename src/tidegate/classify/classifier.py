@@ -1,4 +1,4 @@
-"""From a request to all that the scheduler needs of it, or to its refusal. Pure; built once from the settings.
+"""From a request to all that the scheduler needs of it, or to its refusal. Pure; built from the settings.
 
 The order of the questions is that of SPEC §1 and of what may be told to whom: who calls comes first, so that nobody
 without a key learns which models or bands there are.
@@ -103,8 +103,12 @@ class Classifier:
     """Classifies requests. ``predictor`` may be replaced by another ``Predictor``."""
 
     def __init__(self, settings: Settings, predictor: Predictor | None = None) -> None:
-        self.identities = Identities(settings)
         self.predictor: Predictor = predictor if predictor is not None else LearnedPredictor()
+        self.obey(settings)
+
+    def obey(self, settings: Settings) -> None:
+        """Take other settings; what the predictor has learned stays."""
+        self.identities = Identities(settings)
         tenants = self.identities.tenants
         if self.identities.anonymous is not None:
             tenants = (*tenants, self.identities.anonymous)

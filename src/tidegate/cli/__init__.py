@@ -25,6 +25,7 @@ COMMANDS = {
     "check": "tidegate.cli.check",
     "keygen": "tidegate.cli.keygen",
     "engine": "tidegate.cli.engine",
+    "mode": "tidegate.cli.mode",
 }
 """Command to the module that holds a function of the same name, in the order of ``--help``."""
 

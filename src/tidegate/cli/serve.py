@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -55,10 +56,12 @@ def serve(
     """Serve OpenAI-compatible clients in front of the backends.
 
     SIGTERM or Ctrl-C: running streams may finish within gateway.drain_timeout, what waits is answered with
-    "draining". A second signal ends at once.
+    "draining". A second signal ends at once. SIGHUP: the settings file is read again and put in force whole, or the
+    log says why not.
     """
     listens = {"gateway.listen": listen, "control.listen": control_listen}
-    settings = load_settings(
+    load = partial(
+        load_settings,
         config,
         environ=os.environ,
         backend_url=backend,
@@ -67,8 +70,10 @@ def serve(
         preset=preset,
         overrides={path: text for path, text in listens.items() if text is not None},
     )
+    settings = load()
     _allow_many_connections()
-    options = Options(event_log=event_log, log_form=log_format, log_level=log_level)
+    reload = None if config is None else load
+    options = Options(event_log=event_log, log_form=log_format, log_level=log_level, reload=reload)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, options))
 
@@ -85,6 +90,7 @@ async def _serve(settings: Settings, options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, service.live.on_signal)
     await service.start()
     typer.echo(f"gateway listening on {service.gateway_url}")
     typer.echo(f"control listening on {service.control_url}")

@@ -45,10 +45,12 @@ from tidegate.config.schema import (
 from tidegate.config.values import (
     Address,
     ExpectedError,
+    duration_text,
     nearest,
     parse_duration,
     parse_name,
     parse_positive_duration,
+    parse_root_url,
     parse_size,
 )
 
@@ -90,6 +92,7 @@ __all__ = [
     "backends_document",
     "differences",
     "document",
+    "duration_text",
     "key_digest",
     "load_settings",
     "matches",
@@ -98,6 +101,7 @@ __all__ = [
     "parse_duration",
     "parse_name",
     "parse_positive_duration",
+    "parse_root_url",
     "parse_settings",
     "parse_size",
     "patch_policy",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tidegate.config.document import with_overlay
 from tidegate.core import BackendSpec, Band, Policy, PoolSpec, TenantSpec
 
 if TYPE_CHECKING:
@@ -16,11 +15,14 @@ if TYPE_CHECKING:
 def compile_policy(settings: Settings, mode: ModeSettings) -> Policy:
     """Return the core's policy: bands highest first, one pool per model, and the tenants.
 
+    Args:
+        settings: with the mode's overlay in place.
+        mode: which bands are let in, and whether to observe only.
+
     Raises:
-        ConfigError: the mode's overlay does not fit.
         PolicyError: the policy contradicts itself.
     """
-    policy = with_overlay(settings.policy, mode.policy) if mode.policy else settings.policy
+    policy = settings.policy
     admitted = policy.bands.keys() if mode.admit is None else mode.admit
     return Policy(
         bands=tuple(_band(name, band, admit=name in admitted) for name, band in policy.bands.items()),

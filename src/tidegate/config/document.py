@@ -5,6 +5,7 @@ Durations, sizes and parts are written so that reading gives the same value. Sec
 
 from __future__ import annotations
 
+from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
@@ -115,6 +116,8 @@ def _plain(label: str, value: Any) -> Any:
     if isinstance(value, ShedModel):
         return {"model": value.model}
     if isinstance(value, Address):
+        return str(value)
+    if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):
         return int(value) if value.is_integer() else value

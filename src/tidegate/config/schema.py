@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from tidegate.config.compile import compile_policy
+from tidegate.config.document import with_overlay
 from tidegate.config.fields import (
     BandName,
     Digest,
@@ -368,6 +369,16 @@ class Settings(Section):
             OBSERVE: ModeSettings(observe=True),
         }[name]
 
+    def in_mode(self, name: str) -> Settings:
+        """Return the settings with a mode's overlay laid over the policy, for those who answer clients.
+
+        Raises:
+            KeyError: there is no such mode.
+            ConfigError: the overlay does not fit the policy.
+        """
+        changes = self.mode(name).policy
+        return self.model_copy(update={"policy": with_overlay(self.policy, changes)}) if changes else self
+
     def core_policy(self, mode: str = NORMAL) -> Policy:
         """Compile to the value that the scheduler obeys.
 
@@ -379,7 +390,7 @@ class Settings(Section):
             ConfigError: the mode's overlay does not fit the policy.
             PolicyError: the policy contradicts itself (``load_settings`` has already looked).
         """
-        return compile_policy(self, self.mode(mode))
+        return compile_policy(self.in_mode(mode), self.mode(mode))
 
 
 def key_digest(key: str) -> str:

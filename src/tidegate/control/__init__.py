@@ -1,5 +1,8 @@
-"""The control port."""
+"""The control port: metrics, health, live changes of policy, mode and backends, and the list of changes."""
 
+from tidegate.control.admin import Hooks
 from tidegate.control.app import build_control_app
+from tidegate.control.audit import Audit, Record
+from tidegate.control.live import Apply, Live, ModeState
 
-__all__ = ["build_control_app"]
+__all__ = ["Apply", "Audit", "Hooks", "Live", "ModeState", "Record", "build_control_app"]

@@ -1,8 +1,7 @@
-"""The control port: metrics, health, and what the scheduler says of itself. Read only in this version."""
+"""The control port: metrics, health, and the control API."""
 
 from __future__ import annotations
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -10,14 +9,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from tidegate.control.admin import Admin, Hooks
 from tidegate.control.guard import Guard
+from tidegate.control.live import Live
+from tidegate.control.operators import Doorkeeper
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 
 
-def build_control_app(driver: Driver, recorder: Recorder) -> Starlette:
-    """Build the app of the control port. It MUST listen on a loopback address: it asks nobody for a token."""
-    encoder = msgspec.json.Encoder(enc_hook=str, order="deterministic")
+def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hooks) -> Starlette:
+    """Build the app of the control port.
+
+    It MUST listen where the settings of ``live`` say: on a loopback address without operators, it asks nobody for a
+    token.
+    """
+    local = live.settings.control.listen.is_loopback
 
     async def metrics(_: Request) -> Response:
         return Response(recorder.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -29,15 +35,11 @@ def build_control_app(driver: Driver, recorder: Recorder) -> Starlette:
         problem = driver.not_ready()
         return PlainTextResponse(f"{problem or 'ready'}\n", status_code=503 if problem else 200)
 
-    async def state(_: Request) -> Response:
-        if driver.faulty:
-            return PlainTextResponse(f"{driver.not_ready()}\n", status_code=503)
-        return Response(encoder.encode(driver.snapshot()), media_type="application/json")
-
+    door = Doorkeeper(lambda: live.settings.control.operators, driver.now, local=local)
     routes = [
         Route("/metrics", metrics),
         Route("/livez", livez),
         Route("/readyz", readyz),
-        Route("/admin/state", state),
+        *Admin(driver, live, door, hooks).routes,
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, local=local)])

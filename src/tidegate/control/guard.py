@@ -1,9 +1,10 @@
-"""Who may speak to the control port: programs on this machine, and no web page or proxy on it.
+"""Who may speak to the control port at all: no web page of another origin, and on a loopback address no proxy.
 
 A page in a browser on this machine can make it send requests to loopback addresses: across origins (then there is an
 ``Origin``), or under a name of its own that it lets point to 127.0.0.1 after loading, so-called DNS rebinding (then
 the ``Host`` is not a loopback name). A proxy on this machine would let strangers in (then there is a ``Forwarded``
-or ``X-Forwarded-For``).
+or ``X-Forwarded-For``). Elsewhere than on a loopback address operators have tokens, which a foreign page does not
+know and a proxy passes on; there the ``Host`` may be any name.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ def without_port(authority: str) -> str:
     return authority.partition(":")[0]
 
 
-def objection(headers: Headers) -> str | None:
-    """Say why a request is not let in, or ``None``."""
+def objection(headers: Headers, *, local: bool = True) -> str | None:
+    """Say why a request is not let in, or ``None``. ``local``: the port listens on a loopback address."""
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or not is_loopback(without_port(hosts[0])):
+    if len(hosts) != 1:
+        return "expected one Host"
+    if local and not is_loopback(without_port(hosts[0])):
         return "expected a loopback name in Host (localhost, 127.0.0.1 or [::1])"
     for origin in headers.getlist("origin"):
         if origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
             return "expected no Origin but this port's own: web pages may not use the control port"
-    if "forwarded" in headers or "x-forwarded-for" in headers:
+    if local and ("forwarded" in headers or "x-forwarded-for" in headers):
         return (
             "expected a direct request, got one with Forwarded or X-Forwarded-For: proxies may not use the control port"
         )
@@ -51,11 +54,12 @@ def objection(headers: Headers) -> str | None:
 class Guard:
     """ASGI middleware that answers 403 to whom ``objection`` names."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, local: bool = True) -> None:
         self._app = app
+        self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (message := objection(Headers(scope=scope))) is not None:
+        if scope["type"] == "http" and (message := objection(Headers(scope=scope), local=self._local)) is not None:
             error = {"message": message, "type": "permission_error", "param": None, "code": "forbidden"}
             await JSONResponse({"error": error}, status_code=403)(scope, receive, send)
             return

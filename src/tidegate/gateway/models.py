@@ -17,6 +17,10 @@ class Models:
     def __init__(self, settings: Settings, pools: Pools, clock: Clock) -> None:
         self._pools = pools
         self._created = int(clock.utc_now().timestamp())
+        self.obey(settings)
+
+    def obey(self, settings: Settings) -> None:
+        """Take other settings."""
         self._own = [
             name for model in settings.models if model.name != WILDCARD for name in (model.name, *model.aliases)
         ]

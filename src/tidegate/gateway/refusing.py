@@ -61,13 +61,17 @@ class Refuser:
     """Writes refusals to clients and notes them in the call."""
 
     def __init__(self, settings: Settings, recorder: Recorder, clock: Clock) -> None:
-        self._fallbacks = Fallbacks(settings)
-        self._with_fallback = tuple(band.shed_answer is ShedAnswer.FALLBACK for band in settings.policy.bands.values())
         self._max_body = settings.gateway.max_body
         self._recorder = recorder
         self._clock = clock
         self._jitter = random.Random()
         self.storm = StormWatch()
+        self.obey(settings)
+
+    def obey(self, settings: Settings) -> None:
+        """Take other settings: which bands have a fallback answer, and its words."""
+        self._fallbacks = Fallbacks(settings)
+        self._with_fallback = tuple(band.shed_answer is ShedAnswer.FALLBACK for band in settings.policy.bands.values())
 
     async def early(
         self,

@@ -1,0 +1,235 @@
+"""The control API, ``/admin/…``: look at the scheduler, change policy, mode and backends, stop one request.
+
+What changes something goes through ``Live`` and is recorded; what looks reads the scheduler's snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from tidegate.config import (
+    ConfigError,
+    ExpectedError,
+    Role,
+    Settings,
+    backends_document,
+    document,
+    parse_positive_duration,
+    patch_policy,
+    replace_backends,
+    replace_policy,
+)
+from tidegate.control.live import Live
+from tidegate.control.operators import Denied, Doorkeeper, Operator
+from tidegate.control.speech import SpokenError, answer, error_answer, only, read_json, refused
+from tidegate.core import PolicyError, Ticket
+from tidegate.core.snapshots import WhyKind
+from tidegate.runtime import Driver
+
+LISTED = 100
+MOST_LISTED = 1000
+
+Answering = Callable[[Request, Operator], Awaitable[Response]]
+
+
+@dataclass(slots=True, frozen=True)
+class Hooks:
+    """What the control API needs of other rooms.
+
+    Attributes:
+        stop_request: end a request that waits or runs, by its ticket's id; ``False``: there is none.
+        drain: refuse what waits and what comes from now on, for good; called once.
+    """
+
+    stop_request: Callable[[str], bool]
+    drain: Callable[[], None]
+
+
+class Admin:
+    """Answers ``/admin/…``. ``routes`` are to be mounted."""
+
+    def __init__(self, driver: Driver, live: Live, door: Doorkeeper, hooks: Hooks) -> None:
+        self._driver = driver
+        self._live = live
+        self._door = door
+        self._hooks = hooks
+        self._drained_by: str | None = None
+        view, change = Role.VIEWER, Role.OPERATOR
+        self.routes = [
+            self._route("/admin/state", {"GET": (view, self._state)}),
+            self._route("/admin/mode", {"GET": (view, self._mode), "POST": (change, self._switch)}),
+            self._route(
+                "/admin/policy",
+                {
+                    "GET": (view, self._policy),
+                    "PUT": (change, self._put_policy),
+                    "PATCH": (change, self._patch_policy),
+                },
+            ),
+            self._route("/admin/backends", {"GET": (view, self._backends), "PUT": (change, self._put_backends)}),
+            self._route("/admin/reload", {"POST": (change, self._reload)}),
+            self._route("/admin/drain", {"POST": (change, self._drain)}),
+            self._route("/admin/requests", {"GET": (view, self._requests)}),
+            self._route(
+                "/admin/requests/{id:path}", {"GET": (view, self._request), "DELETE": (change, self._stop_request)}
+            ),
+            self._route("/admin/audit", {"GET": (view, self._audit)}),
+        ]
+
+    def _route(self, path: str, methods: dict[str, tuple[Role, Answering]]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            role, call = methods["GET" if request.method == "HEAD" else request.method]
+            try:
+                return await call(request, self._admit(request, role))
+            except SpokenError as error:
+                return error_answer(error)
+            except (ConfigError, PolicyError) as error:
+                return error_answer(refused(error))
+
+        return Route(path, endpoint, methods=[*methods])
+
+    def _admit(self, request: Request, role: Role) -> Operator:
+        address = request.client.host if request.client else ""
+        found = self._door.admit(request.headers, address, role)
+        if isinstance(found, Operator):
+            return found
+        raise SpokenError(found.status, found.code, found.message, headers=_headers(found))
+
+    # Looking
+
+    async def _state(self, _: Request, __: Operator) -> Response:
+        if self._driver.faulty:
+            return PlainTextResponse(f"{self._driver.not_ready()}\n", status_code=503)
+        state = msgspec.to_builtins(self._driver.snapshot(), enc_hook=str)
+        return answer({**state, "mode": self._live.mode, "not_ready": self._driver.not_ready()})
+
+    async def _mode(self, _: Request, __: Operator) -> Response:
+        return answer(self._mode_document())
+
+    async def _policy(self, _: Request, __: Operator) -> Response:
+        return answer(document(self._live.settings.policy))
+
+    async def _backends(self, _: Request, __: Operator) -> Response:
+        return answer(backends_document(self._live.settings))
+
+    async def _audit(self, request: Request, _: Operator) -> Response:
+        return answer({"records": self._live.audit.newest(_limit(request))})
+
+    async def _requests(self, request: Request, _: Operator) -> Response:
+        band = request.query_params.get("band")
+        names = self._live.settings.band_names
+        if band is not None and band not in names:
+            raise SpokenError(400, "bad_request", f"expected band, one of {', '.join(names)}", param="band")
+        index = None if band is None else names.index(band)
+        tickets, complete = self._driver.waiting_tickets(index, _limit(request))
+        return answer({"requests": [self._row(ticket) for ticket in tickets], "complete": complete})
+
+    async def _request(self, request: Request, _: Operator) -> Response:
+        ticket_id = self._ticket_id(request)
+        why = self._driver.why(ticket_id)
+        if why.kind is WhyKind.UNKNOWN:
+            raise _unknown(request)
+        return answer({"id": ticket_id, **msgspec.to_builtins(why, enc_hook=str)})
+
+    # Changing
+
+    async def _switch(self, request: Request, who: Operator) -> Response:
+        body = only(await read_json(request), "mode", "revert_after")
+        mode, after = body.get("mode"), body.get("revert_after")
+        if not isinstance(mode, str):
+            raise SpokenError(400, "bad_request", "expected mode, a name", param="mode")
+        self._live.switch(mode, who=who.name, revert_after_s=None if after is None else _duration(after))
+        return answer(self._mode_document())
+
+    async def _put_policy(self, request: Request, who: Operator) -> Response:
+        return self._changed(replace_policy, await read_json(request), who, "policy")
+
+    async def _patch_policy(self, request: Request, who: Operator) -> Response:
+        return self._changed(patch_policy, await read_json(request), who, "policy")
+
+    async def _put_backends(self, request: Request, who: Operator) -> Response:
+        return self._changed(replace_backends, await read_json(request), who, "backends")
+
+    async def _reload(self, request: Request, who: Operator) -> Response:
+        only(await read_json(request))
+        return answer({"changes": _rows(self._live.reload(who=who.name))})
+
+    async def _drain(self, request: Request, who: Operator) -> Response:
+        only(await read_json(request))
+        if self._drained_by is None:
+            self._drained_by = who.name
+            self._live.audit.add(who.name, "drain", [])
+            self._hooks.drain()
+            await asyncio.sleep(0)
+        return answer({"waiting": self._driver.waiting, "running": self._driver.running}, 202)
+
+    async def _stop_request(self, request: Request, who: Operator) -> Response:
+        ticket_id = self._ticket_id(request)
+        if not self._hooks.stop_request(ticket_id):
+            raise _unknown(request)
+        self._live.audit.add(who.name, "cancel", [("request", ticket_id, None)])
+        return answer({"id": ticket_id, "stopped": True})
+
+    # Helpers
+
+    def _changed(
+        self, change: Callable[[Settings, object], Settings], value: object, who: Operator, action: str
+    ) -> Response:
+        after = change(self._live.settings, value)  # nobody else runs between this and putting it in force
+        return answer({"changes": _rows(self._live.change(after, who=who.name, action=action))})
+
+    def _mode_document(self) -> dict[str, Any]:
+        state = msgspec.to_builtins(self._live.state())
+        return {**state, "modes": self._live.settings.mode_names}
+
+    def _ticket_id(self, request: Request) -> str:
+        """A path with a slash is a request's full name, ``TENANT/NAME``."""
+        given: str = request.path_params["id"]
+        return self._driver.status(given).ticket_id or given if "/" in given else given
+
+    def _row(self, ticket: Ticket) -> dict[str, Any]:
+        return {
+            "id": ticket.id,
+            "name": ticket.name,
+            "band": self._live.settings.band_names[ticket.band],
+            "model": ticket.pool,
+            "tenant": ticket.tenant,
+            "estimated_tokens": ticket.work.input_tokens + ticket.work.output_tokens,
+        }
+
+
+def _headers(denied: Denied) -> dict[str, str]:
+    if denied.retry_after_s is not None:
+        return {"retry-after": str(denied.retry_after_s)}
+    return {"www-authenticate": "Bearer"} if denied.status == 401 else {}
+
+
+def _duration(value: object) -> float:
+    try:
+        return parse_positive_duration(value)
+    except ExpectedError as error:
+        raise SpokenError(400, "bad_request", f"revert_after: {error.expected}", param="revert_after") from None
+
+
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", str(LISTED))
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST_LISTED):
+        raise SpokenError(400, "bad_request", f"expected limit from 1 to {MOST_LISTED}", param="limit")
+    return int(text)
+
+
+def _rows(changes: list[tuple[str, Any, Any]]) -> list[dict[str, Any]]:
+    return [{"what": what, "from": before, "to": after} for what, before, after in changes]
+
+
+def _unknown(request: Request) -> SpokenError:
+    given = request.path_params["id"][:200]
+    return SpokenError(404, "unknown_request", f"expected a request that waits or runs, got {given!r}")

@@ -1,0 +1,189 @@
+"""The settings in force and the mode over them: the only place that changes either while the gateway runs.
+
+Every change goes the same way: make whole new settings, have them judged, put them in force in one step, record it. A
+change that is refused anywhere on that way changes nothing. Modes are compiled here, at the edge (SPEC §6); what a
+mode sheds, what is waiting included, the scheduler says itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import structlog
+
+from tidegate.config import NORMAL, ConfigError, Mark, Problem, Settings, differences, nearest, needs_restart
+from tidegate.control.audit import Audit
+from tidegate.core import PolicyError
+
+TIMER = "timer"
+
+log = structlog.get_logger("tidegate.control")
+
+
+class Apply(Protocol):
+    """Puts settings in force."""
+
+    def __call__(self, settings: Settings, mode: str) -> None:
+        """Put ``settings`` with ``mode`` over them in force, whole or not at all.
+
+        MUST raise before anything has changed.
+
+        Raises:
+            PolicyError: the scheduler cannot take them while it runs.
+            ConfigError: they cannot be used, such as a certificate that cannot be read.
+        """
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class ModeState:
+    """The mode in force.
+
+    Attributes:
+        mode: its name.
+        by: who switched it on.
+        since_utc: when.
+        reverts_to: the mode that follows by itself, ``None``: it stays.
+        reverts_in_s: seconds until then.
+    """
+
+    mode: str
+    by: str
+    since_utc: datetime
+    reverts_to: str | None
+    reverts_in_s: float | None
+
+
+class Live:
+    """Settings and mode in force.
+
+    Args:
+        settings: those that the gateway was started with.
+        apply: puts others in force.
+        audit: list of changes.
+        utc_now: the wall clock.
+        load: reads the file again; ``None``: there is none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        apply: Apply,
+        audit: Audit,
+        *,
+        utc_now: Callable[[], datetime],
+        load: Callable[[], Settings] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.audit = audit
+        self.mode = NORMAL
+        self._apply = apply
+        self._utc_now = utc_now
+        self._load = load
+        self._by = "start"
+        self._since_utc = utc_now()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reverts_to: str | None = None
+
+    def state(self) -> ModeState:
+        """Say which mode is in force."""
+        left_s = None
+        if self._timer is not None:
+            left_s = max(0.0, self._timer.when() - asyncio.get_running_loop().time())
+        return ModeState(self.mode, self._by, self._since_utc, self._reverts_to, left_s)
+
+    def switch(self, mode: str, *, who: str, revert_after_s: float | None = None) -> None:
+        """Put a mode in force at once.
+
+        With ``revert_after_s`` it ends by itself. What follows is the mode before it; when that one was to end too,
+        what was to follow that. Switching to the mode in force sets its end anew, or takes it away.
+
+        Raises:
+            ConfigError: there is no such mode; nothing has changed.
+            PolicyError: the scheduler cannot take it.
+        """
+        names = self.settings.mode_names
+        if mode not in names:
+            expected = f"expected one of {', '.join(names)}"
+            raise ConfigError(
+                [Problem("mode", expected, repr(mode[:60]), nearest(mode[:60], [*names]), Mark("request"))]
+            )
+        before, follows = self.mode, self._reverts_to or self.mode
+        if mode != before:
+            self._apply(self.settings, mode)
+            self._by, self._since_utc = who, self._utc_now()
+        self.mode = mode
+        self._stop_timer()
+        changes: list[tuple[str, Any, Any]] = [("mode", before, mode)]
+        if revert_after_s is not None and follows != mode:
+            self._reverts_to = follows
+            self._timer = asyncio.get_running_loop().call_later(revert_after_s, self._revert)
+            changes.append(("revert_after_s", None, revert_after_s))
+        self.audit.add(who, "mode", changes)
+
+    def change(self, after: Settings, *, who: str, action: str) -> list[tuple[str, Any, Any]]:
+        """Put other settings in force; the mode stays. Returns what differs: (place, before, after).
+
+        Raises:
+            ConfigError: what differs needs a restart, or the mode in force is not among them.
+            PolicyError: the scheduler cannot take them.
+        """
+        problems = [
+            Problem(path, "expected no change: this needs a restart", mark=Mark(action))
+            for path in needs_restart(self.settings, after)
+        ]
+        if self.mode not in after.mode_names:
+            problems.append(Problem("modes", f"expected {self.mode}, it is the mode in force", mark=Mark(action)))
+        if problems:
+            raise ConfigError(problems)
+        changes = differences(self.settings, after)
+        if after != self.settings:
+            self._apply(after, self.mode)
+            self.settings = after
+            self.audit.add(who, action, changes)
+        return changes
+
+    def reload(self, *, who: str) -> list[tuple[str, Any, Any]]:
+        """Read the file again and put it in force, whole or not at all. Returns what differs.
+
+        Changes made by the control API since the start are undone where the file says otherwise.
+
+        Raises:
+            ConfigError: the file cannot be used, or needs a restart; nothing has changed.
+            PolicyError: the scheduler cannot take it.
+        """
+        if self._load is None:
+            raise ConfigError([Problem("", "expected a settings file to read again, there is none", mark=Mark(who))])
+        return self.change(self._load(), who=who, action="reload")
+
+    def on_signal(self) -> None:
+        """Read the file again; what is wrong with it goes to the log."""
+        try:
+            changes = self.reload(who="signal")
+        except (ConfigError, PolicyError) as error:
+            log.error("control.reload_refused", why=str(error))
+        else:
+            log.info("control.reloaded", changed=[place for place, _, _ in changes])
+
+    def close(self) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+
+    def _revert(self) -> None:
+        mode = self._reverts_to or NORMAL
+        self._timer = self._reverts_to = None
+        if mode not in self.settings.mode_names:  # a reload took it away
+            mode = NORMAL
+        try:
+            self.switch(mode, who=TIMER)
+        except (ConfigError, PolicyError) as error:
+            log.error("control.revert_refused", mode=mode, why=str(error))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reverts_to = None

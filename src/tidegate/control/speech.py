@@ -1,0 +1,103 @@
+"""How the control API reads and answers: JSON in bounded bodies, errors in OpenAI's form with every problem listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidegate.config import ConfigError, Problem
+from tidegate.core import PolicyError
+
+MOST_BODY = 1024 * 1024
+JSON = "application/json"
+
+_encoder = msgspec.json.Encoder(enc_hook=str, order="deterministic")
+
+
+class SpokenError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        problems: list[dict[str, Any]] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.problems = problems
+        self.headers = headers
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """Answer with JSON; nobody between may keep it."""
+    return Response(_encoder.encode(value), status, {"cache-control": "no-store"}, JSON)
+
+
+def error_answer(error: SpokenError) -> Response:
+    """Answer with an error."""
+    kind = "permission_error" if error.status in (401, 403) else "invalid_request_error"
+    body: dict[str, Any] = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    if error.problems is not None:
+        body["problems"] = error.problems
+    response = answer({"error": body}, error.status)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def refused(error: ConfigError | PolicyError) -> SpokenError:
+    """Say what keeps settings from being used: each place, what was expected there, what came."""
+    problems = error.errors if isinstance(error, ConfigError) else (Problem(error.field, error.message),)
+    rows = [{"path": p.path, "expected": p.expected, "came": p.came, "nearest": p.nearest} for p in problems]
+    first = problems[0]
+    came = f", got {first.came}" if first.came else ""
+    hint = f"; did you mean {first.nearest!r}?" if first.nearest else ""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    message = f"{first.path}: {first.expected}{came}{hint}{more}".removeprefix(": ")
+    return SpokenError(400, "invalid_settings", message, param=first.path or None, problems=rows)
+
+
+async def read_json(request: Request) -> Any:
+    """Read a request's JSON body.
+
+    Raises:
+        SpokenError: 415 for another content type or encoding, 413 for too much, 400 for what is no JSON.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, "application/merge-patch+json"):
+        raise SpokenError(415, "unsupported_media_type", f"expected content-type {JSON}, got {kind[:60]!r}")
+    if request.headers.get("content-encoding"):
+        raise SpokenError(415, "unsupported_media_type", "expected no content-encoding")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BODY:
+            headers = {"connection": "close"}
+            raise SpokenError(413, "too_large", f"expected at most {MOST_BODY} bytes", headers=headers)
+    if not body:
+        return {}
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SpokenError(400, "bad_request", f"expected JSON: {error}") from None
+
+
+def only(value: Any, *keys: str) -> dict[str, Any]:
+    """Return a mapping that has no other keys than these.
+
+    Raises:
+        SpokenError: it is none, or has others.
+    """
+    if not isinstance(value, dict) or set(value) - set(keys):
+        wanted = f"a JSON object with {', '.join(keys)}" if keys else "an empty JSON object"
+        raise SpokenError(400, "bad_request", f"expected {wanted}")
+    return value

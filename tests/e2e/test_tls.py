@@ -1,0 +1,75 @@
+"""TLS of the clients' port, of the control port, and towards backends with a private authority."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from e2e.raw import Upstream, Visit, ask, chat, gateway, whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for this machine, its own authority, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("the openssl command, which makes the test's certificate, is not installed")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
+async def quick(visit: Visit) -> None:
+    visit.answer(whole("secret"))
+
+
+async def test_clients_operators_and_backends_by_https(certificate: tuple[Path, Path]) -> None:
+    """One gateway serves https; a second one has it as its backend, with and without its authority."""
+    cert, key = certificate
+    tls = f"{{cert: '{cert}', key: '{key}'}}"
+    upstream = Upstream(quick)
+    trusting = ssl.create_default_context(cafile=str(cert))
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(upstream.running())
+        models = f"models: [{{name: raw, backends: [{{url: '{upstream.url}'}}]}}]\n"
+        front = models + f"gateway: {{tls: {tls}}}\ncontrol: {{tls: {tls}}}\n"
+        inner = await stack.enter_async_context(gateway(front))
+        assert inner.url.startswith("https:")
+
+        def live() -> bytes:
+            with urllib.request.urlopen(inner.control + "/livez", context=trusting, timeout=5) as response:
+                body: bytes = response.read()
+                return body
+
+        assert await asyncio.to_thread(live) == b"alive\n"
+        for trust, status in ((f", tls: {{ca: '{cert}'}}", 200), (", tls: {verify: false}", 200), ("", 503)):
+            row = f"models: [{{name: raw, backends: [{{name: b, url: '{inner.url}'{trust}}}]}}]"
+            async with gateway(row) as outer:
+                answer = await ask(outer.url, chat())
+                assert (answer.status, b"secret" in answer.body) == (status, status == 200)
+
+
+async def test_a_certificate_that_cannot_be_used_is_said_without_a_traceback(tmp_path: Path) -> None:
+    models = "models: [{name: raw, backends: [{url: 'https://127.0.0.1:1'%s}]}]\n"
+    missing = f"{{tls: {{cert: {tmp_path}/no.pem, key: {tmp_path}/no.pem}}}}"
+    for text, message in (
+        (models % "" + "gateway: " + missing, "gateway.tls: expected"),
+        (models % "" + "control: " + missing, "control.tls: expected"),
+        (models % f", tls: {{ca: {tmp_path}/no.pem}}", "models: expected PEM certificates"),
+    ):
+        with pytest.raises(RuntimeError, match=message) as caught:
+            async with gateway(text):
+                pass
+        assert "Traceback" not in str(caught.value)
