@@ -54,7 +54,7 @@ def test_minutes_of_overload_neither_slow_p0_nor_starve_p2() -> None:
     assert long.bands[0].in_slo >= 0.95
     assert long.bands[0].ttft_p99 is not None
     assert long.bands[0].ttft_p99.seconds < 1.5
-    assert long.bands[2].answered > 3 * short.bands[2].answered
+    assert long.bands[2].answered > 2 * short.bands[2].answered
 
 
 def test_the_baseline_serves_in_the_order_of_arrival() -> None:

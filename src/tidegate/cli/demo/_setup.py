@@ -51,10 +51,11 @@ def engine_arguments(ports: Ports, *, seed: int) -> tuple[str, ...]:
 
 
 def fifo_setup(ports: Ports) -> Setup:
-    """One FIFO queue: everybody is one tenant in one band, so that nothing but the arrival order is left."""
+    """One FIFO queue: everybody is one tenant in one band that nothing holds back; only the arrival order is left."""
     key = _new_key()
     tenants = f'tenants:\n  - {{name: everyone, keys: ["{_digest(key)}"], band: p2}}\n'
-    return Setup("FIFO", _common(ports) + tenants, (key,) * len(BANDS))
+    policy = "policy: {bands: {p2: {kv_watermark: 0, kv_resume: 0}}}\n"
+    return Setup("FIFO", _common(ports) + tenants + policy, (key,) * len(BANDS))
 
 
 def tidegate_setup(ports: Ports) -> Setup:
