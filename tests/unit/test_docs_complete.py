@@ -29,7 +29,7 @@ TRANSLATED = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 def parameters(command: str) -> list[list[str]]:
     group = typer.main.get_command(app)
     found = group.get_command(typer.Context(group), command)  # type: ignore[attr-defined]
-    return [parameter.opts for parameter in found.params]
+    return [opts for parameter in found.params if (opts := parameter.opts)[0].startswith("-")]
 
 
 def section(command: str) -> str:
@@ -91,6 +91,14 @@ def test_every_reason_is_documented_with_status_and_code(reason: Reason) -> None
     line = next(x for x in read(REFERENCE / "http-api.md").splitlines() if x.startswith(f"| `{reason}` |"))
     assert str(row.status) in line
     assert line.endswith(f"`{row.code}` |")
+
+
+def test_every_path_of_the_control_port_is_documented() -> None:
+    text = read(REFERENCE / "http-api.md")
+    source = (ROOT / "src" / "tidegate" / "control" / "admin.py").read_text(encoding="utf-8")
+    paths = set(re.findall(r'"(/admin/[a-z-]+)', source))
+    assert paths
+    assert not {path for path in paths if f" {path}" not in text}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -20,7 +20,14 @@ from unit.docs_pages import ROOT, Snippet, snippets
 pytestmark = pytest.mark.slow
 
 GATEWAY, CONTROL = "127.0.0.1:8400", "127.0.0.1:8401"
-MARKS = ('"object":"chat.completion"', '"object":"request"', "# HELP tidegate_")
+MARKS = (
+    '"object":"chat.completion"',
+    '"object":"request"',
+    "# HELP tidegate_",
+    '"changes":',
+    '"bands":',
+    '"requests":',
+)
 """What the answers to all documented questions have in them."""
 
 
