@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all test-engines check format bench scenarios-rewrite clean
+.PHONY: help install dev demo test test-all test-lowest test-engines check format bench scenarios-rewrite clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -44,6 +44,12 @@ test-engines: $(DEV_STAMP) ## The gateway in front of real engines: installs lla
 	$(BIN)/python scripts/engines/set_up.py
 	$(BIN)/python -m pytest -m engines -rs tests/engines
 	@$(BIN)/python scripts/engines/set_up.py report
+
+test-lowest: ## Quick tests with the oldest versions that pyproject.toml allows, in .venv-lowest
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/lowest.txt \
+	  $$(grep -hoE '^(pytest|pytest-timeout|pytest-randomly|pytest-xdist|hypothesis|numpy|scipy|psutil|openai)==.*' requirements/dev.txt)
+	PYTHONPATH=src .venv-lowest/bin/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
 
 check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness
 	$(BIN)/ruff format --check .
