@@ -82,16 +82,20 @@ class SqlBatches(SqlPart):
 
     def expire_batches(self, now_utc: float) -> list[Batch]:
         """See ``BatchStore``."""
+        due = self._db.execute(
+            "SELECT id FROM batches WHERE state = ? AND expires_at <= ? ORDER BY no", (BatchState.IN_PROGRESS, now_utc)
+        )
+        return [batch for (batch_id,) in due if (batch := self._expire(batch_id, now_utc))]
+
+    def _expire(self, batch_id: str, now_utc: float) -> Batch | None:
         with self._db.transaction():
-            due = self._db.execute(
-                f"SELECT id FROM batches WHERE state = ? AND expires_at <= ? ORDER BY no{self._db.for_update}",
-                (BatchState.IN_PROGRESS, now_utc),
-            )
-            for (batch_id,) in due:
-                self._close_letters(batch_id)
-                self._set(batch_id, state=BatchState.FINALIZING, ending=BatchState.EXPIRED, finalizing_at=now_utc)
-                self._db.notify(batch_id)
-            return [read_batch(self._db, batch_id) for (batch_id,) in due]
+            (state,) = find_batch(self._db, batch_id, columns="state", lock=self._db.for_update)
+            if state != BatchState.IN_PROGRESS:
+                return None  # somebody was faster
+            self._close_letters(batch_id)
+            self._set(batch_id, state=BatchState.FINALIZING, ending=BatchState.EXPIRED, finalizing_at=now_utc)
+            self._db.notify(batch_id)
+            return read_batch(self._db, batch_id)
 
     def _close_letters(self, batch_id: str) -> None:
         """Dead letters cannot come back any more: now they count as failed."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from tidegate.stores.database import Record
 from tidegate.stores.job_records import RowState
 from tidegate.stores.sql_common import OPEN_STATES, SqlPart, line_of, row_id
+
+_CLAIMED: Final = f"state IN {OPEN_STATES} AND claim_until IS NOT NULL"
 
 
 class SqlLeases(SqlPart):
@@ -15,7 +18,6 @@ class SqlLeases(SqlPart):
     def renew(self, tokens: Collection[int], *, until_utc: float) -> frozenset[int]:
         """See ``RowStore``."""
         members = self._db.members(sorted(tokens))
-        claims = f"{self._db.within('claim_token')} AND state IN {OPEN_STATES}"
         with self._db.transaction():
             held = self._db.execute(
                 f"SELECT token FROM leases WHERE {self._db.within('token')} ORDER BY token{self._db.for_update}",
@@ -25,18 +27,13 @@ class SqlLeases(SqlPart):
                 f"UPDATE leases SET until_at = ? WHERE {self._db.within('token')} AND until_at < ?",
                 (until_utc, members, until_utc),
             )
-        # Apart from the leases: a batch is never locked while a lease is, others do it the other way round.
-        with self._db.transaction():
-            held += self._db.execute(
-                f"SELECT claim_token FROM batches WHERE {claims} AND claim_until IS NOT NULL "
-                f"ORDER BY id{self._db.for_update}",
-                (members,),
-            )
-            self._db.execute(
-                f"UPDATE batches SET claim_until = ? WHERE {claims} AND claim_until < ?",
-                (until_utc, members, until_utc),
-            )
-        return frozenset(token for (token,) in held)
+        claimed = self._db.execute(f"SELECT claim_token FROM batches WHERE {_CLAIMED}")
+        mine = {token for (token,) in claimed}.intersection(tokens)
+        # One by one: whoever locks several batches at once does it in the order of their ids.
+        sql = f"UPDATE batches SET claim_until = ? WHERE claim_token = ? AND claim_until < ? AND {_CLAIMED}"
+        for token in mine:
+            self._db.execute(sql, (until_utc, token, until_utc))
+        return frozenset(token for (token,) in held) | mine
 
     def reap(self, now_utc: float) -> int:
         """See ``RowStore``."""
@@ -47,15 +44,17 @@ class SqlLeases(SqlPart):
         found = self._db.execute(
             "SELECT owner, MAX(until_at) FROM ("
             "SELECT owner, until_at FROM leases UNION ALL "
-            f"SELECT claim_owner, claim_until FROM batches WHERE state IN {OPEN_STATES} AND claim_until IS NOT NULL"
+            f"SELECT claim_owner, claim_until FROM batches WHERE {_CLAIMED}"
             ") AS held GROUP BY owner"
         )
         return dict(found)
 
     def release_owner(self, owner: str, *, now_utc: float) -> int:
         """See ``RowStore``."""
-        gone = "UPDATE batches SET claim_until = NULL, claim_token = NULL WHERE claim_owner = ?"
-        self._db.execute(f"{gone} AND state IN {OPEN_STATES}", (owner,))
+        gone = f"claim_owner = ? AND {_CLAIMED}"
+        for (batch_id,) in self._db.execute(f"SELECT id FROM batches WHERE {gone}", (owner,)):
+            sql = f"UPDATE batches SET claim_until = NULL, claim_token = NULL WHERE id = ? AND {gone}"
+            self._db.execute(sql, (batch_id, owner))
         return self._return_leases("owner = ?", owner, now_utc)
 
     def _return_leases(self, condition: str, value: object, now_utc: float) -> int:
