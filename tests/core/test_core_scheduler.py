@@ -236,6 +236,19 @@ def test_set_policy_refuses_other_bands_and_changes_nothing() -> None:
     assert scheduler.policy == policy()
 
 
+def test_a_refused_call_loses_no_eviction_that_was_due() -> None:
+    scheduler = Scheduler(policy())
+    scheduler.submit(0.0, ticket("run"))
+    scheduler.submit(0.0, ticket("late", ttl_s=5.0))
+    with pytest.raises(PolicyError):
+        scheduler.set_policy(6.0, policy(bands=BANDS[:2]))
+    with pytest.raises(TidegateError):
+        scheduler.submit(6.0, ticket("run"))
+    (gone,) = scheduler.tick(6.0)
+    assert isinstance(gone, Evict)
+    assert gone.ticket.id == "late"
+
+
 def test_pools_and_backends_come_and_go() -> None:
     scheduler = Scheduler(policy())
     scheduler.submit(0.0, ticket("run"))

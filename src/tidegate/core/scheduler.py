@@ -47,12 +47,12 @@ class Scheduler:
             TidegateError: a ticket with this id waits or runs here already.
         """
         state = self._state
+        if ticket.id in state.live:  # before anything is due is done: an error would lose those actions
+            raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
         actions: list[Action] = []
         if now < state.now or now >= state.waiting.wake or state.draining:
             now = self._begin(now, actions)
         state.now = now
-        if ticket.id in state.live:
-            raise TidegateError(f"expected a new ticket id, got {ticket.id!r}, which waits or runs already")
         arrive(state, ticket, actions)
         if actions and type(actions[-1]) is not Dispatch:
             self._count_refusals(actions)
@@ -118,6 +118,7 @@ class Scheduler:
         Raises:
             PolicyError: the set of bands differs; nothing was changed then.
         """
+        self._state.check(policy)  # first, as in submit
         actions: list[Action] = []
         self._begin(now, actions)
         self._state.obey(policy)

@@ -51,8 +51,8 @@ class State:
         self.backends: dict[str, tuple[Pool, Backend]] = {}
         self._index_backends()
 
-    def obey(self, policy: Policy) -> None:
-        """Take a new policy whole. Waiting and running tickets stay what they are.
+    def check(self, policy: Policy) -> None:
+        """See whether a policy can be obeyed from now on; changes nothing.
 
         Raises:
             PolicyError: the names or the number of bands differ; that needs a restart.
@@ -60,6 +60,9 @@ class State:
         names = [band.name for band in policy.bands]
         if names != [band.name for band in self.policy.bands]:
             raise PolicyError("policy.bands", f"expected the same bands while running, got {', '.join(names)}")
+
+    def obey(self, policy: Policy) -> None:
+        """Take a new, checked policy whole. Waiting and running tickets stay what they are."""
         self.policy = policy
         self.waiting.obey(policy)
         self.tenants.obey(policy.tenants, self.now)
