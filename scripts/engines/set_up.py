@@ -27,6 +27,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKE_MODEL = ROOT / "tests" / "engines" / "make_model.py"
@@ -186,7 +187,7 @@ def set_up(name: str) -> None:
     venv, requirements = ROOT / folder, ROOT / "requirements" / listed
     stamp = hashlib.sha256(b"".join(map(Path.read_bytes, (requirements, MAKE_MODEL, Path(__file__))))).hexdigest()
     before = state(name)
-    if before.get("stamp") == stamp and "command" in before:
+    if before.get("stamp") == stamp:
         return
     began = time.monotonic()
     print(f"{name}: setting up {folder}", flush=True)
@@ -201,10 +202,12 @@ def set_up(name: str) -> None:
     print(f"{name}: {verdict(found)} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
-def state(name: str) -> dict[str, object]:
+def state(name: str) -> dict[str, Any]:
     """What is known of an engine; empty: nothing."""
     file = ROOT / ENGINES[name][0] / "engine.json"
-    found: dict[str, object] = json.loads(file.read_text()) if file.exists() else {}
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if "command" in found and not Path(found["command"][0]).exists():
+        return {"reason": f"{found['command'][0]} is gone"}
     return found
 
 

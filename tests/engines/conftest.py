@@ -32,7 +32,9 @@ def fast_llama(logs: Path) -> Iterator[EngineServer]:
 @pytest.fixture(scope="session")
 def slow_llama(logs: Path) -> Iterator[EngineServer]:
     """Some ten milliseconds a token, 4 slots."""
-    with llama_server(logs / "llama-slow", model="slow", slots=4, context=4096) as server:
+    # In a burst its HTTP server makes connections beyond its threads wait, and the metrics with them.
+    threads = ("--threads-http", "32")
+    with llama_server(logs / "llama-slow", model="slow", slots=4, context=4096, more=threads) as server:
         yield server
 
 

@@ -76,15 +76,24 @@ def vllm_server(log: Path, *, model: str, more: tuple[str, ...] = ()) -> Iterato
     command += [str(ROOT / ".venv-vllm" / "models" / model), "--served-model-name", MODEL, *VLLM_FLAGS]
     command += ["--block-size", str(VLLM_BLOCK), "--num-gpu-blocks-override", str(VLLM_BLOCKS + 1)]
     command += ["--max-model-len", "512", "--max-num-seqs", str(VLLM_SLOTS), *more]
-    with engine_server(command, kind="vllm", log=log, environ=VLLM_ENVIRON) as server:
+    with engine_server(command, kind="vllm", log=log, environ=VLLM_ENVIRON, start_s=180) as server:
         yield server
 
 
 @contextlib.contextmanager
-def behind_gateway(engine: EngineServer, *, seats: int, kind: str | None = None) -> Iterator[Target]:
-    """Run a gateway in front of an engine; ``kind`` is what the gateway is told that the engine is."""
+def behind_gateway(
+    engine: EngineServer, *, seats: int, kind: str | None = None, settings: str = ""
+) -> Iterator[Target]:
+    """Run a gateway in front of an engine.
+
+    Args:
+        engine: the engine.
+        seats: how many requests the gateway gives it at a time.
+        kind: what the gateway is told that it is; ``None``: what it is.
+        settings: more lines of the settings file.
+    """
     told = EngineServer(kind or engine.kind, engine.url, engine.pid, engine.log)
-    with gateway_process(config=gateway_config(told, MODEL, seats=seats)) as gateway:
+    with gateway_process(config=settings + gateway_config(told, MODEL, seats=seats)) as gateway:
         yield Target(gateway, engine, MODEL)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from e2e.client_cases import KEY, Target, eventually, gateway_config
+from e2e.client_cases import KEY, Target, eventually
 from engines.servers import (
     ENGINE_TEST,
     MODEL,
@@ -26,7 +25,7 @@ from engines.servers import (
     vllm_server,
 )
 from tidegate.testing.engines import EngineServer
-from tidegate.testing.processes import running, wait_for_line
+from tidegate.testing.gateway_process import gateway_process
 
 pytestmark = ENGINE_TEST
 
@@ -91,6 +90,18 @@ def test_llama_cpp_killed_in_the_middle_gives_one_error_event(logs: Path) -> Non
         assert caught.value.status_code in (502, 503)
 
 
+def test_an_unknown_model_is_the_engines_own_404_where_any_model_is_allowed(slow_vllm: EngineServer) -> None:
+    bodies = []
+    with gateway_process("--backend", slow_vllm.url, "--engine", "vllm") as gateway:
+        for url in (gateway.url, slow_vllm.url):
+            with openai.OpenAI(base_url=url + "/v1", api_key="EMPTY", max_retries=0) as client:
+                with pytest.raises(openai.NotFoundError) as caught:
+                    client.chat.completions.create(model="nope", messages=[{"role": "user", "content": "tide"}])
+                bodies.append(caught.value.body)
+                assert [model.id for model in client.models.list()] == [MODEL]
+    assert bodies[0] == bodies[1]
+
+
 @pytest.fixture
 def mortal_vllm(logs: Path, request: pytest.FixtureRequest) -> Iterator[EngineServer]:
     with vllm_server(logs / request.node.name, model="tiny") as server:
@@ -116,24 +127,15 @@ def test_a_stream_that_vllm_leaves_silent_on_sigterm_is_ended(mortal_vllm: Engin
 
     The gateway ends those by its limit on silence, shortened here to a second.
     """
-    with short_silence(mortal_vllm) as url, contextlib.ExitStack() as streams:
-        opened = [streams.enter_context(open_stream(url, tokens=450, key=KEY)) for _ in range(3)]
+    silence = "gateway: {silence_timeout: 1s}\n"
+    with behind_gateway(mortal_vllm, seats=4, settings=silence) as target, contextlib.ExitStack() as streams:
+        opened = [streams.enter_context(open_stream(target.gateway.url, tokens=450, key=KEY)) for _ in range(3)]
         starts = [stream.read(300) for stream in opened]
         os.kill(mortal_vllm.pid, signal.SIGTERM)
         began = time.monotonic()
         bodies = [start + stream.read() for start, stream in zip(starts, opened, strict=True)]
         assert time.monotonic() - began < 12
+        assert target.gateway.total("tidegate_running") == 0
     for body in bodies:
         ended = error_events(body) == 1 or b'"finish_reason":"abort"' in body or b'"finish_reason":"length"' in body
         assert ended, body[-300:]
-
-
-@contextlib.contextmanager
-def short_silence(engine: EngineServer) -> Iterator[str]:
-    """Run a gateway that asks after a second of silence instead of a minute whether the engine is still there."""
-    code = "import tidegate.gateway.completions as c; c.SILENCE_S = 1.0; from tidegate.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
-    file = engine.log.with_suffix(".yaml")
-    file.write_text(gateway_config(engine, MODEL, seats=6), encoding="utf-8")
-    with running([*command, "-c", str(file)]) as process:
-        yield wait_for_line(process, "gateway listening on ")

@@ -101,6 +101,7 @@ def engine_server(
             if process.poll() is None:
                 raise
             # Its port may have been taken between our look and its own: once more, with another one.
+            _end(process, stop_s)
             server, process = _start(command, kind=kind, log=log, environ=environ or {})
             _wait_for_health(server, process, start_s)
         yield server
