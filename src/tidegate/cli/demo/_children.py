@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import http.client
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +15,8 @@ from pathlib import Path
 from tidegate.core import TidegateError
 
 _STOP_S = 5.0
+_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec it is too late
+_PR_SET_PDEATHSIG = 1
 
 
 class ChildError(TidegateError):
@@ -52,12 +56,18 @@ async def running(name: str, *arguments: str, port: int, path: str, log: Path) -
             stdout=output,
             stderr=output,
             start_new_session=True,  # Ctrl-C reaches the demo alone, which stops its children in order
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
         try:
             await _ready(child, name=name, port=port, path=path, log=log)
             yield
         finally:
             await asyncio.shield(_stop(child))
+
+
+def _end_with_parent() -> None:
+    """Have the kernel stop this child when the demo is killed and cannot do it itself."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def get(port: int, path: str) -> tuple[int, bytes]:
