@@ -21,25 +21,39 @@ def page(at: float, kv_free: float | None, *, running: int = 1, kv_tokens: int |
 
 def test_dispatches_since_the_page_are_added_to_it() -> None:
     both = sensor()
-    both.read(page(0.0, 0.5), 1)
+    both.read(page(0.0, 0.5), 1, 0)
     both.dispatched(2000)
     assert both.free(0.5, 4000) == pytest.approx(0.3)
     assert both.free(0.5, 1000) == pytest.approx(0.4)  # most of them are over again
-    both.read(page(1.0, 0.35), 1)
+    both.read(page(1.0, 0.35), 1, 0)
     assert both.free(1.0, 4000) == 0.35
+
+
+def test_what_waits_in_the_engine_stays_reserved() -> None:
+    both = sensor()
+    both.dispatched(4000)
+    both.read(Reading("b", 0.0, 0.9, running=5, waiting=3), 8, 4000)
+    assert both.free(0.0, 2500) == pytest.approx(0.9 - 0.15)
+
+
+def test_half_of_the_growth_to_come_is_taken_off_but_no_more_than_a_quarter() -> None:
+    both = sensor()
+    both.read(page(0.0, 0.9), 8, 0)
+    assert both.free(0.0, 3000) == pytest.approx(0.9 - 0.1)
+    assert both.free(0.0, 90_000) == pytest.approx(0.65)
 
 
 def test_a_page_that_did_not_move_does_not_clear_them() -> None:
     both = sensor()
-    both.read(page(0.0, 0.5), 1)
+    both.read(page(0.0, 0.5), 1, 0)
     both.dispatched(2000)
-    both.read(page(1.0, 0.5), 1)
+    both.read(page(1.0, 0.5), 1, 0)
     assert both.free(1.0, 4000) == pytest.approx(0.3)
 
 
 def test_an_old_page_leaves_the_ledger_alone() -> None:
     both = sensor()
-    both.read(page(0.0, 0.9), 1)
+    both.read(page(0.0, 0.9), 1, 0)
     both.dispatched(500)
     assert not both.stale(2.9)
     assert both.changes_at(1.0) == 3.0
@@ -51,7 +65,7 @@ def test_without_a_known_size_nothing_is_gated_once_stale() -> None:
     bare = sensor(kv_tokens=None)
     watched = [bare.watches]
     assert bare.free(0.0, 10**9) is None
-    bare.read(page(0.0, 0.01), 1)
+    bare.read(page(0.0, 0.01), 1, 0)
     bare.dispatched(500)
     assert [*watched, bare.watches] == [False, True]
     assert bare.free(0.0, 500) == 0.01
@@ -63,7 +77,7 @@ def test_without_a_known_size_nothing_is_gated_once_stale() -> None:
 
 def test_the_page_may_tell_the_size() -> None:
     told = sensor(kv_tokens=None)
-    told.read(page(0.0, 0.5, kv_tokens=1000), 1)
+    told.read(page(0.0, 0.5, kv_tokens=1000), 1, 0)
     told.dispatched(100)
     assert told.free(0.0, 100) == pytest.approx(0.4)
 
@@ -71,11 +85,11 @@ def test_the_page_may_tell_the_size() -> None:
 def test_a_page_that_stands_still_in_traffic_is_frozen() -> None:
     both = sensor()
     for second in range(5):
-        both.read(page(float(second), 0.5), 1)
+        both.read(page(float(second), 0.5), 1, 0)
         both.dispatched(10)
     assert both.stale(4.0)
     assert both.changes_at(4.0) == NEVER
-    both.read(page(5.0, 0.49), 1)
+    both.read(page(5.0, 0.49), 1, 0)
     assert not both.stale(5.0)
 
 
@@ -83,7 +97,7 @@ def test_a_page_that_stands_still_in_traffic_is_frozen() -> None:
 def test_a_still_page_is_right_when_nothing_ran_or_came(running: int, *, traffic: bool) -> None:
     both = sensor()
     for second in range(9):
-        both.read(page(float(second), 1.0, running=running), running)
+        both.read(page(float(second), 1.0, running=running), running, 0)
         if traffic:
             both.dispatched(10)
     assert not both.stale(8.0)
@@ -93,7 +107,7 @@ def test_counts_alone_may_stand_still() -> None:
     """All seats of a llama.cpp server are taken for minutes: its page shows the same each time."""
     counts = sensor()
     for second in range(9):
-        counts.read(page(float(second), None, running=4), 4)
+        counts.read(page(float(second), None, running=4), 4, 0)
         counts.dispatched(10)
     assert not counts.stale(8.0)
 
@@ -102,7 +116,7 @@ def test_hysteresis_per_band() -> None:
     both = sensor()
     seen = []
     for second, free in enumerate((0.21, 0.14, 0.19, 0.20, 0.07, 0.11, 0.13, 0.25)):
-        both.read(page(float(second), free), 1)
+        both.read(page(float(second), free), 1, 0)
         assert both.gate(float(second), 0, BANDS) == free
         seen.append(both.closed[1:].copy())
     p1 = [closed[0] for closed in seen]
@@ -113,7 +127,7 @@ def test_hysteresis_per_band() -> None:
 
 def test_nothing_passes_where_more_is_promised_than_fits() -> None:
     both = sensor()
-    both.read(page(0.0, 0.1), 1)
+    both.read(page(0.0, 0.1), 1, 0)
     both.dispatched(1001)
     both.gate(0.0, 5000, BANDS)
     assert both.closed == [True, True, True]
@@ -124,7 +138,7 @@ def test_a_cache_without_gauge_keeps_room_for_the_largest_request() -> None:
     ledger.dispatched(1000)
     ledger.dispatched(200)
     assert ledger.free(0.0, 1200) == pytest.approx(1 - (1200 + 990) / 4096)
-    ledger.read(page(1.0, None), 2)
+    ledger.read(page(1.0, None), 2, 0)
     ledger.gate(1.0, 3200, BANDS)
     assert ledger.closed[0]
     ledger.gate(1.0, 2000, BANDS)

@@ -30,7 +30,7 @@ def learn(state: State, fact: Fact) -> Pool | None:
         case Seats():
             backend.seats = max(0, fact.seats)
         case Reading():
-            backend.sensor.read(fact, backend.running)
+            backend.sensor.read(fact, backend.running, backend.outstanding)
             backend.sensor.gate(now, backend.outstanding, pool.seating.bands)
             _step(pool, backend, now, fact)
         case RateLimit():

@@ -8,12 +8,14 @@ most a quarter of the seats, and 0 in pools of fewer than eight.
 The rate is measured over 1, 10 and 60 s. A count n in a window of w seconds says that the rate lies within
 (n ± z·√n) / w; the estimate moves only as far as the windows contradict it, so that the noise of plain Poisson arrivals
 does not move it while a burst does at once, and is remembered for a minute. The seat time is held in the same way.
+Arrivals that keep coming in bunches make the seats in use vary more than the chain allows for; how much is measured
+over minutes, and more is reserved.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import sqrt
+from math import ceil, sqrt
 
 BUSY = 0.0025
 LEAST_SEATS = 8
@@ -21,7 +23,10 @@ INFINITE = float("inf")
 EVERY_S = 0.1  # between two looks at the counters
 _SHORT_S, _MIDDLE_S, _LONG_S = 1.0, 10.0, 60.0
 _Z_BURST = 3.5  # plain chance shows such a burst less than once in hours
-_Z_LONG = 2.0
+_Z_LOW, _Z_HIGH = 1.6, 2.6  # unequal, so that the estimate lies above the mean
+_Z_HELD = 1.0
+_STEADY = 300  # seconds that the dispersion remembers
+_SURE = 5.0  # standard deviations beyond which it is believed
 _UNKNOWN_S = 1.0  # seat time before the first completion
 
 
@@ -45,21 +50,31 @@ def busy_chance(seats: int, reserve: int, rate: float, leave: float) -> float:
     return tail / (tail + below)
 
 
-def guard_seats(seats: int, rate: float, leave: float) -> tuple[int, bool]:
-    """Return the reserve, and whether a quarter of the seats is not enough for it."""
+def guard_seats(seats: int, rate: float, leave: float, *, peak: float = 1.0) -> tuple[int, bool]:
+    """Return the reserve, and whether a quarter of the seats is not enough for it.
+
+    Args:
+        seats: seats of the pool.
+        rate: guarded arrivals per second.
+        leave: releases per second of one seat.
+        peak: how much more the seats in use vary than with Poisson arrivals; ``peak`` times a system of that part of
+            the seats and of the rate (Hayward's approximation; Fredericks 1980).
+    """
     if seats < LEAST_SEATS or rate <= 0.0:
         return 0, False
     most, load = seats // 4, rate / (seats * leave)
     if load >= 1.0:
         return most, True
+    units = seats / peak
     tail = 1.0 / (1.0 - load)
     wanted = tail * (1.0 - BUSY) / BUSY  # of the weights below the full state
-    weight, below = 1.0, 0.0
-    for reserve in range(most):
+    weight, below, reserve = 1.0, 0.0, 0
+    while reserve * peak < most:
         if below >= wanted:
-            return reserve, False
-        weight *= (seats - reserve) / (seats * load)
+            return ceil(reserve * peak), False
+        weight *= (units - reserve) / (units * load)
         below += weight
+        reserve += 1
     return most, below < wanted
 
 
@@ -88,9 +103,9 @@ class Windows:
         seen = count - base
         proved = max(self._proved(now, count, _SHORT_S), self._proved(now, count, _MIDDLE_S))
         self._remember(now, proved)
-        noise = _Z_LONG * sqrt(seen)
-        self.low = max(self._bursts[0][1], (seen - noise) / span)
-        self.high = max(self.low, (seen + noise) / span)
+        noise = sqrt(seen)
+        self.low = max(self._bursts[0][1], (seen - _Z_LOW * noise) / span)
+        self.high = max(self.low, (seen + _Z_HIGH * noise) / span)
 
     def _proved(self, now: float, count: int, window_s: float) -> float:
         """Return the rate that the last ``window_s`` prove; a window that is not full yet proves nothing more."""
@@ -110,6 +125,44 @@ class Windows:
             bursts.popleft()
 
 
+class Dispersion:
+    """How much the counts of whole seconds vary: their variance over their mean, 1 for Poisson arrivals."""
+
+    __slots__ = ("_base", "_mean", "_second", "_seen", "_variance")
+
+    def __init__(self) -> None:
+        self._second = -1.0
+        self._base = 0
+        self._seen = 0
+        self._mean = self._variance = 0.0
+
+    def note(self, now: float, count: int) -> None:
+        """Take in the counter's value at ``now``; several seconds at once count as equal ones."""
+        if self._second < 0.0:
+            self._second, self._base = now, count
+        seconds = int(now - self._second)
+        for _ in range(min(seconds, _STEADY)):
+            self._seen += 1
+            part = max(1.0 / self._seen, 1.0 / _STEADY)
+            off = (count - self._base) / seconds - self._mean
+            self._mean += part * off
+            self._variance = (1.0 - part) * (self._variance + part * off * off)
+        if seconds:
+            self._second += seconds
+            self._base = count
+
+    @property
+    def peak(self) -> float:
+        """Variance of the seats in use over that with Poisson arrivals, 1 until more is sure.
+
+        For seat times that spread like their mean it is half of 1 + the dispersion (Eckberg 1983).
+        """
+        chance = 1.0 + _SURE / sqrt(max(1, min(self._seen, _STEADY)))
+        if self._variance <= chance * self._mean:
+            return 1.0
+        return (1.0 + self._variance / self._mean) / 2.0
+
+
 class Guard:
     """The automatic reserve of one band in one pool.
 
@@ -120,10 +173,11 @@ class Guard:
         hold_s: seat time that it is made for, seconds.
     """
 
-    __slots__ = ("_held", "_windows", "hold_s", "rate", "reserve", "short")
+    __slots__ = ("_dispersion", "_held", "_windows", "hold_s", "rate", "reserve", "short")
 
     def __init__(self) -> None:
         self._windows = Windows()
+        self._dispersion = Dispersion()
         self._held: deque[tuple[float, float, int]] = deque()
         self.rate = 0.0
         self.hold_s = INFINITE  # the first measurement brings it down to the longest it allows
@@ -142,10 +196,11 @@ class Guard:
         """
         windows = self._windows
         windows.note(now, arrivals)
+        self._dispersion.note(now, arrivals)
         self.rate = min(max(self.rate, windows.low), windows.high)
         self._note_held(now, released, held_s)
         hold_s = self.hold_s if self.hold_s < INFINITE else _UNKNOWN_S
-        self.reserve, self.short = guard_seats(seats, self.rate, 1.0 / hold_s)
+        self.reserve, self.short = guard_seats(seats, self.rate, 1.0 / hold_s, peak=self._dispersion.peak)
         return self.reserve
 
     def _note_held(self, now: float, released: int, held_s: float) -> None:
@@ -158,5 +213,5 @@ class Guard:
         count = released - before
         if count:
             mean_s = max((held_s - before_s) / count, 1e-3)
-            play = min(0.9, _Z_LONG / sqrt(count))  # seat times spread about as much as their mean
+            play = min(0.9, _Z_HELD / sqrt(count))  # seat times spread at most about as much as their mean
             self.hold_s = min(max(self.hold_s, mean_s * (1.0 - play)), mean_s * (1.0 + play))

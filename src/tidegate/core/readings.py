@@ -1,9 +1,12 @@
 """Two sensors of an engine's memory in one figure: its own page, and what was dispatched since (SPEC §5.2).
 
 A page shows a moment that is past. What was dispatched since the page last moved is added to it, so that a burst
-between two scrapes cannot overfill. A page older than ``stale_after_s``, or one that stands still while requests come
-and go, is not used: the ledger of outstanding estimates goes on alone where the size of the cache is known, and
-without that nothing is gated; traffic flows in either case.
+between two scrapes cannot overfill; so is what waits in the engine, which no gauge counts yet, and half of what the
+running requests have yet to write.
+
+A page older than ``stale_after_s``, or one that stands still while requests come and go, is not used: the ledger of
+outstanding estimates goes on alone where the size of the cache is known, and without that nothing is gated; traffic
+flows in either case.
 
 An engine without a gauge (llama.cpp) has the ledger only. There a full cache fails a whole batch, so room is kept for
 the largest request seen lately.
@@ -15,6 +18,8 @@ from tidegate.core.policy import BackendSpec, Band
 from tidegate.core.signals import Reading
 
 NEVER = float("inf")
+_GROWTH = 0.5  # of the growth to come; while some grow others end
+_GROWTH_MOST = 0.25  # of the cache, so that estimates far too high do not close an empty engine
 _FORGET = 0.99  # per dispatch, of the largest request
 
 
@@ -56,13 +61,21 @@ class Sensor:
         self._moved = True
         self._largest = max(self._largest * _FORGET, tokens)
 
-    def read(self, reading: Reading, running: int) -> None:
-        """Take in a page; ``running`` is the leases held then."""
+    def read(self, reading: Reading, running: int, outstanding: int) -> None:
+        """Take in a page.
+
+        What waits in the engine is in no gauge yet: so much of what is outstanding stays reserved.
+
+        Args:
+            reading: the page.
+            running: leases held.
+            outstanding: estimated tokens of those.
+        """
         before, self.reading = self.reading, reading
         if before is None or _shown(before) != _shown(reading) or not running:
             self._frozen = self._moved = False
             self._busy_since = reading.at
-            self._since = 0
+            self._since = outstanding * min(reading.waiting or 0, running) // max(running, 1)
         elif self._moved and reading.at - self._busy_since > self._stale_after_s and _moves(reading):
             self._frozen = True
 
@@ -85,7 +98,10 @@ class Sensor:
             return None if capacity is None else 1.0 - (outstanding + self._room(reading)) / capacity
         if capacity is None:
             return reading.kv_free
-        return reading.kv_free - min(self._since, outstanding) / capacity
+        since = min(self._since, outstanding)
+        written = since + (1.0 - reading.kv_free) * capacity
+        growth = max(0.0, outstanding - written) / capacity  # what is running has yet to write
+        return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
 
     def gate(self, now: float, outstanding: int, bands: tuple[Band, ...]) -> float | None:
         """Bring ``closed`` up to date, each band with its hysteresis; return what ``free`` returns."""

@@ -57,7 +57,8 @@ class BackendSnapshot:
         seats: how many it has now; those of ``auto`` move.
         running: how many are taken.
         up: whether it takes work at all.
-        kv_free: free part of its KV cache, what was dispatched since the last reading taken off; ``None`` when unknown.
+        kv_free: free part of its KV cache as the watermarks see it: less what was dispatched since the last reading and
+            what is expected to grow; below 0 when more is promised than fits; ``None`` when unknown.
         stale: its readings are too old, or do not move, and are not used.
         budget_level: part of its quotas that is left, the least of them; ``None`` without any.
         paused_until: it takes nothing before; ``None`` without a pause.
