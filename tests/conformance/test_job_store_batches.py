@@ -94,7 +94,13 @@ def test_an_import_goes_on_where_the_last_one_stopped(store: JobStore) -> None:
         store.add_rows(lost, some_rows(1, first=4), next_line=5, next_offset=400)
     store.add_rows(claim, some_rows(1, first=5), next_line=6, next_offset=500)  # line 4 is empty
     store.add_rows(claim, some_rows(1, first=5), next_line=6, next_offset=500)  # repeated: its answer was lost
-    assert store.start_batch(claim, now_utc=NOW).total == 4
+    batch = store.start_batch(claim, now_utc=NOW)
+    assert batch.total == 4
+    assert store.start_batch(claim, now_utc=NOW + 9) == batch, "repeated"
+    with pytest.raises(Conflict):
+        store.start_batch(lost, now_utc=NOW)
+    with pytest.raises(Conflict):
+        store.fail_batch(claim, [], now_utc=NOW)
     rows = leased(store, 9)
     assert [(row.line, row.custom_id, row.offset, row.length) for row in rows] == [
         (line, f"request-{line}", (line - 1) * 100, 100) for line in (1, 2, 3, 5)
@@ -142,6 +148,7 @@ def test_validation_that_fails_ends_the_batch_with_its_reasons(store: JobStore) 
     assert batch.state is BatchState.FAILED
     assert batch.ended_at_utc == NOW + 1
     assert batch.errors == (dataclasses.replace(faults[0], message="line 4: \ufffd"), faults[1])
+    assert store.fail_batch(claim, faults, now_utc=NOW + 9) == batch, "repeated"
     assert (leased(store, 9), assembling(store), store.work(NOW)) == ([], None, [])
     with pytest.raises(Conflict):
         store.start_batch(claim, now_utc=NOW)

@@ -225,3 +225,11 @@ def test_a_closed_store_is_unavailable(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(Unavailable):
         store.list_files(tenant=None)
+
+
+def test_what_never_succeeds_is_not_to_be_repeated(place: Any) -> None:
+    store = place.open()
+    store._db.execute("ALTER TABLE files RENAME TO lost")
+    with pytest.raises(StoreError, match="files") as raised:
+        store.list_files(tenant=None)
+    assert not isinstance(raised.value, (Unavailable, Conflict))

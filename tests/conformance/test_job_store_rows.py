@@ -240,6 +240,7 @@ def test_redriven_after_the_end_rows_go_into_a_new_batch(store: JobStore) -> Non
     assert [letter.line for letter in store.dead_letters()] == [2, 3]
     redriven = store.redrive("batch-1", None, now_utc=NOW, new_batch_id="again", window_s=60)
     assert (redriven.batch_id, redriven.rows, store.dead_letters()) == ("again", 2, [])
+    assert store.redrive("batch-1", None, now_utc=NOW, new_batch_id="again", window_s=60) == redriven, "repeated"
     assert store.get_batch("batch-1", tenant=None) == old
     new = store.get_batch("again", tenant="acme")
     assert (new.state, new.total, new.redrive_of, new.expires_at_utc) == (

@@ -1,6 +1,7 @@
 """What can go wrong with a store. Errors of database drivers are translated here and leak no further.
 
-Whatever is raised, the call it came from changed nothing: every call is one transaction.
+A call that raises has changed nothing, with one exception that no store can avoid: when the connection to a server
+breaks while it commits (``Unavailable``), the change may be there. So every call can be repeated without harm.
 """
 
 # ruff: noqa: N818 - the names are those of the style page: what happened, not that it is an error

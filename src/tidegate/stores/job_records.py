@@ -254,7 +254,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """A batch in progress, as the pump sees it. ``fresh`` rows were never leased, ``due`` ones may go again now."""
+    """A batch in progress, as the pump sees it.
+
+    ``fresh`` rows were never leased, ``due`` ones came back and may go again now; they are counted up to 10,000.
+    """
 
     batch_id: str
     tenant: str

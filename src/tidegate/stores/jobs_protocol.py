@@ -3,6 +3,8 @@
 A store is synchronous and belongs to one thread of the jobs' worker process; it is never called in the data plane.
 Every method is one transaction that is on disk when it returns, or has changed nothing when it raises ``StoreError``:
 ``Unavailable`` (repeat it), ``Full`` (repeat it when there is room), ``Conflict`` or ``NotFound`` (do not repeat it).
+When a server is lost while it commits, nobody knows whether it did. So a call that is repeated after ``Unavailable``
+does no harm: what it would create is there, verdicts are stale, and a lease that nobody heard of runs out.
 
 Life of a batch::
 
@@ -79,7 +81,10 @@ class FileStore(Protocol):
         """Files past their time that no unended batch reads."""
 
     def known_files(self, file_ids: Sequence[str]) -> frozenset[str]:
-        """Those of ``file_ids`` that are listed, or planned by an assembly under way; others are rubbish."""
+        """Those of ``file_ids`` that are listed, or planned by an assembly under way.
+
+        Others are rubbish on the disk, but for those that are being uploaded: leave young ones alone.
+        """
 
 
 class BatchStore(Protocol):

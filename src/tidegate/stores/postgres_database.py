@@ -1,7 +1,8 @@
 """PostgreSQL, for several gateways on one store. Needs the extra ``postgres``.
 
 Tables live in the schema ``tidegate``. Commits are synchronous whatever the server's default is. A connection that
-broke is replaced at the next transaction; the call that met the break raises ``Unavailable``.
+broke is replaced at the next transaction; the call that met the break raises ``Unavailable``. Between us and the server
+there may be a pool of sessions, but not one of transactions: LISTEN and the settings below belong to a session.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class PostgresDatabase:
         self._listener: psycopg.Connection[Record] | None = None
         with self.transaction():
             self.lock_schema()
-            self.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
+            # Asked first: IF NOT EXISTS wants the right to create schemas even where there is nothing to create.
+            if self.execute("SELECT to_regnamespace(?) IS NULL", (_SCHEMA,)) == [(True,)]:
+                self.execute(f"CREATE SCHEMA {_SCHEMA}")
 
     def _connect(self) -> psycopg.Connection[Record]:
         with _translated():
@@ -160,10 +163,12 @@ def _spelt(sql: str) -> bytes:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory, psycopg.errors.ConfigurationLimitExceeded) as error:
+    except psycopg.errors.DiskFull as error:
         raise Full(f"jobs.store: PostgreSQL has no room left: {_first_line(error)}") from error
     except psycopg.errors.IntegrityError as error:
         raise Conflict(f"jobs.store: {_first_line(error)}") from error
+    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+        raise StoreError(f"jobs.store: PostgreSQL refuses: {_first_line(error)}") from error
     except psycopg.Error as error:
         raise Unavailable(f"jobs.store: PostgreSQL: {_first_line(error)}") from error
 

@@ -61,6 +61,8 @@ class SqlLetters(SqlPart):
         """See ``RowStore``."""
         with self._db.transaction():
             number, state = self._lock(batch_id)
+            if done := self._redriven(batch_id, new_batch_id):
+                return done
             letters = self._letters(batch_id, number, lines)
             if state == BatchState.IN_PROGRESS:
                 self._redrive_here(number, letters, now_utc)
@@ -71,6 +73,12 @@ class SqlLetters(SqlPart):
             self._delist(letters)
             self._db.notify(target)
             return Redriven(target, len(letters))
+
+    def _redriven(self, batch_id: str, new_batch_id: str) -> Redriven | None:
+        """What an earlier call did, whose answer was lost."""
+        sql = "SELECT total FROM batches WHERE id = ? AND redrive_of = ?"
+        found = self._db.execute(sql, (new_batch_id, batch_id))
+        return Redriven(new_batch_id, found[0][0]) if found else None
 
     def discard(self, batch_id: str, lines: Sequence[int] | None) -> int:
         """See ``RowStore``."""

@@ -35,6 +35,7 @@ from tidegate.stores.sql_common import (
     row_id,
 )
 
+DUE_COUNTED: Final = 10_000
 _ROW: Final = "id, custom_id, start, size, attempts, returns"
 _Return = tuple[int, int, str | None]  # attempts used, returns, error
 
@@ -81,11 +82,12 @@ class SqlRows(SqlPart):
         """See ``RowStore``."""
         found = self._db.execute(
             "SELECT id, tenant, band, endpoint, input_file_id, created_at, expires_at, fresh, "
-            "(SELECT COUNT(*) FROM waiting w WHERE w.batch = batches.no AND w.due <= ?), "
+            "(SELECT COUNT(*) FROM "
+            "(SELECT 1 FROM waiting w WHERE w.batch = batches.no AND w.due <= ? LIMIT ?) AS counted), "
             "(SELECT COALESCE(SUM(l.rows), 0) FROM leases l WHERE l.batch = batches.no), "
             "(SELECT MIN(w.due) FROM waiting w WHERE w.batch = batches.no AND w.due > ?) "
             "FROM batches WHERE state = ? ORDER BY expires_at, no",
-            (now_utc, now_utc, BatchState.IN_PROGRESS),
+            (now_utc, DUE_COUNTED, now_utc, BatchState.IN_PROGRESS),
         )
         return [_work_of(record) for record in found]
 

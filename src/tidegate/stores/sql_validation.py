@@ -64,23 +64,30 @@ class SqlValidation(SqlBatches):
     def start_batch(self, claim: Claim, *, now_utc: float) -> Batch:
         """See ``BatchStore``."""
         with self._db.transaction():
-            self._validating(claim)
-            self._db.execute(
-                "UPDATE batches SET state = ?, total = fresh, in_progress_at = ?, claim_until = NULL WHERE id = ?",
-                (BatchState.IN_PROGRESS, now_utc, claim.batch.id),
-            )
-            if not read_batch(self._db, claim.batch.id).total:
-                self._set(claim.batch.id, state=BatchState.FINALIZING, finalizing_at=now_utc)
-            self._db.notify(claim.batch.id)
+            if self._is_still_to_be(claim, BatchState.IN_PROGRESS, BatchState.FINALIZING):
+                self._db.execute(
+                    "UPDATE batches SET state = ?, total = fresh, in_progress_at = ?, claim_until = NULL WHERE id = ?",
+                    (BatchState.IN_PROGRESS, now_utc, claim.batch.id),
+                )
+                if not read_batch(self._db, claim.batch.id).total:
+                    self._set(claim.batch.id, state=BatchState.FINALIZING, finalizing_at=now_utc)
+                self._db.notify(claim.batch.id)
             return read_batch(self._db, claim.batch.id)
 
     def fail_batch(self, claim: Claim, faults: Sequence[BatchFault], *, now_utc: float) -> Batch:
         """See ``BatchStore``."""
         texts = [{**asdict(fault), "message": clean(fault.message)} for fault in faults]
         with self._db.transaction():
-            self._validating(claim)
-            self._set(claim.batch.id, state=BatchState.FAILED, errors=json.dumps(texts), ended_at=now_utc)
+            if self._is_still_to_be(claim, BatchState.FAILED):
+                self._set(claim.batch.id, state=BatchState.FAILED, errors=json.dumps(texts), ended_at=now_utc)
             return read_batch(self._db, claim.batch.id)
+
+    def _is_still_to_be(self, claim: Claim, *outcome: BatchState) -> bool:
+        """Lock the batch; false when this very claim has brought it to ``outcome``, and only the word was lost."""
+        if lock_claim(self._db, claim)[1] in outcome:
+            return False
+        self._validating(claim)
+        return True
 
     def _validating(self, claim: Claim) -> int:
         number, state = lock_claim(self._db, claim)

@@ -171,4 +171,5 @@ def _translated(path: str) -> Iterator[None]:
             raise Full(f"jobs.store {path}: no room left on the disk, or the store's size limit is reached") from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise Unavailable(f"jobs.store {path}: another process is writing to it and does not end") from error
-        raise Unavailable(f"jobs.store {path}: {error}") from error
+        kind = StoreError if code == sqlite3.SQLITE_ERROR else Unavailable  # such statements never succeed
+        raise kind(f"jobs.store {path}: {error}") from error
