@@ -35,41 +35,43 @@ async def quick(visit: Visit) -> None:
     visit.answer(whole("secret"))
 
 
-async def test_clients_operators_and_backends_by_https(certificate: tuple[Path, Path]) -> None:
-    """One gateway serves https; a second one has it as its backend, with and without its authority."""
+@pytest.mark.parametrize(("trust", "status"), [("ca: 'CERT'", 200), ("verify: false", 200), ("", 503)])
+async def test_a_gateway_behind_a_gateway_by_https(certificate: tuple[Path, Path], trust: str, status: int) -> None:
+    """The inner one serves https; the outer one has it as its backend, with and without a reason to trust it."""
     cert, key = certificate
     tls = f"{{cert: '{cert}', key: '{key}'}}"
     upstream = Upstream(quick)
-    trusting = ssl.create_default_context(cafile=str(cert))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(upstream.running())
         models = f"models: [{{name: raw, backends: [{{url: '{upstream.url}'}}]}}]\n"
         front = models + f"gateway: {{tls: {tls}}}\ncontrol: {{tls: {tls}}}\n"
         inner = await stack.enter_async_context(gateway(front))
         assert inner.url.startswith("https:")
-
-        def live() -> bytes:
-            with urllib.request.urlopen(inner.control + "/livez", context=trusting, timeout=5) as response:
-                body: bytes = response.read()
-                return body
-
-        assert await asyncio.to_thread(live) == b"alive\n"
-        for trust, status in ((f", tls: {{ca: '{cert}'}}", 200), (", tls: {verify: false}", 200), ("", 503)):
-            row = f"models: [{{name: raw, backends: [{{name: b, url: '{inner.url}'{trust}}}]}}]"
-            async with gateway(row) as outer:
-                answer = await ask(outer.url, chat())
-                assert (answer.status, b"secret" in answer.body) == (status, status == 200)
+        assert await asyncio.to_thread(live, inner.control, cert) == b"alive\n"
+        row = f"{{name: b, url: '{inner.url}', tls: {{{trust.replace('CERT', str(cert))}}}}}"
+        outer = await stack.enter_async_context(gateway(f"models: [{{name: raw, backends: [{row}]}}]"))
+        answer = await ask(outer.url, chat())
+        assert (answer.status, b"secret" in answer.body) == (status, status == 200)
 
 
-async def test_a_certificate_that_cannot_be_used_is_said_without_a_traceback(tmp_path: Path) -> None:
-    models = "models: [{name: raw, backends: [{url: 'https://127.0.0.1:1'%s}]}]\n"
-    missing = f"{{tls: {{cert: {tmp_path}/no.pem, key: {tmp_path}/no.pem}}}}"
-    for text, message in (
-        (models % "" + "gateway: " + missing, "gateway.tls: expected"),
-        (models % "" + "control: " + missing, "control.tls: expected"),
-        (models % f", tls: {{ca: {tmp_path}/no.pem}}", "models: expected PEM certificates"),
-    ):
-        with pytest.raises(RuntimeError, match=message) as caught:
-            async with gateway(text):
-                pass
-        assert "Traceback" not in str(caught.value)
+def live(control: str, cert: Path) -> bytes:
+    trusting = ssl.create_default_context(cafile=str(cert))
+    with urllib.request.urlopen(control + "/livez", context=trusting, timeout=5) as response:
+        body: bytes = response.read()
+        return body
+
+
+@pytest.mark.parametrize(
+    ("row", "more", "message"),
+    [
+        ("", "gateway: {tls: {cert: none.pem, key: none.pem}}", "gateway.tls: expected a certificate and its key"),
+        ("", "control: {tls: {cert: none.pem, key: none.pem}}", "control.tls: expected a certificate and its key"),
+        (", tls: {ca: none.pem}", "", "models: expected PEM certificates"),
+    ],
+)
+async def test_a_certificate_that_cannot_be_used_is_said_without_a_traceback(row: str, more: str, message: str) -> None:
+    text = f"models: [{{name: raw, backends: [{{url: 'https://127.0.0.1:1'{row}}}]}}]\n{more}"
+    with pytest.raises(RuntimeError, match=message) as caught:
+        async with gateway(text):
+            pass
+    assert "Traceback" not in str(caught.value)

@@ -119,9 +119,11 @@ def test_after_a_fault_of_the_scheduler_health_says_so_and_metrics_go_on() -> No
         await stage.driver.acquire(Ticket("t", "m", 0, "tenant"))
         with capture_logs():
             assert isinstance(await stage.driver.acquire(Ticket("u", "m", 0, "tenant")), Evict)
-        for path in ("/readyz", "/admin/state"):
+        answer = await stage.get("/readyz")
+        assert (answer.status, answer.body[:21]) == (503, b"the scheduler stopped")
+        for path in ("/admin/state", "/admin/requests", "/admin/requests/u", "/admin/policy"):
             answer = await stage.get(path)
-            assert (answer.status, answer.body[:21]) == (503, b"the scheduler stopped")
+            assert (answer.status, answer.json["error"]["code"]) == (503, "fault")
         answer = await stage.get("/metrics")
         assert answer.status == 200
         assert b'tidegate_requests_total{band="p0",model="m",outcome="evicted"} 1.0' in answer.body

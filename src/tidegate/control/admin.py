@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from tidegate.config import (
@@ -88,7 +88,10 @@ class Admin:
         async def endpoint(request: Request) -> Response:
             role, call = methods["GET" if request.method == "HEAD" else request.method]
             try:
-                return await call(request, self._admit(request, role))
+                who = self._admit(request, role)
+                if self._driver.faulty:
+                    raise SpokenError(503, "fault", str(self._driver.not_ready()))
+                return await call(request, who)
             except SpokenError as error:
                 return error_answer(error)
             except (ConfigError, PolicyError) as error:
@@ -106,8 +109,6 @@ class Admin:
     # Looking
 
     async def _state(self, _: Request, __: Operator) -> Response:
-        if self._driver.faulty:
-            return PlainTextResponse(f"{self._driver.not_ready()}\n", status_code=503)
         state = msgspec.to_builtins(self._driver.snapshot(), enc_hook=str)
         return answer({**state, "mode": self._live.mode, "not_ready": self._driver.not_ready()})
 

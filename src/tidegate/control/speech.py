@@ -46,6 +46,7 @@ def answer(value: object, status: int = 200) -> Response:
 def error_answer(error: SpokenError) -> Response:
     """Answer with an error."""
     kind = "permission_error" if error.status in (401, 403) else "invalid_request_error"
+    kind = "server_error" if error.status >= 500 else kind
     body: dict[str, Any] = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
     if error.problems is not None:
         body["problems"] = error.problems
