@@ -42,8 +42,8 @@ def replay(setup: Callable[[Ports], Setup], *, seconds: float, seed: int) -> Run
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_verdict_does_not_hang_on_the_seed(seed: int) -> None:
-    fifo = replay(fifo_setup, seconds=35.0, seed=seed)
-    relieved = replay(tidegate_setup, seconds=35.0, seed=seed)
+    fifo = replay(fifo_setup, seconds=33.0, seed=seed)
+    relieved = replay(tidegate_setup, seconds=33.0, seed=seed)
     verdict = judge(fifo, relieved)
     assert verdict.code is Code.KEPT, verdict.sentence
 

@@ -25,7 +25,7 @@ from tidegate.cli.demo._setup import Ports, Setup, engine_arguments, fifo_setup,
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Length of each of the two runs.")] = 35.0,
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Length of each of the two runs.")] = 33.0,
     seed: Annotated[int, typer.Option(help="Seed of the drawn arrivals, the prompts and the engine.")] = 1,
     stay: Annotated[bool, typer.Option("--stay", help="Leave engine and gateway running until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
