@@ -1,9 +1,9 @@
 """Run the scripts of ``tests/scenarios``: a command, then the actions it caused.
 
 ``policy KEY=VALUE …`` sets the policy (``BAND.KEY`` for a band, ``TENANT!KEY`` for a tenant, ``seats=2`` or
-``seats=2,3`` for the backends ``b0``, ``b1`` of pool ``m``). ``at T COMMAND …`` runs one command; the lines that begin
-with ``->`` are the actions expected. ``release`` without an id ends the work that began first.
-``--rewrite-scenarios`` writes what was seen.
+``seats=2,3`` for the backends ``b0``, ``b1`` of pool ``m``, beside it their ``tokens_per_minute``).
+``at T COMMAND …`` runs one command; the lines that begin with ``->`` are the actions expected. ``release`` without an
+id ends the work that began first. ``--rewrite-scenarios`` writes what was seen.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from tidegate.core import (
     Health,
     Order,
     Outcome,
+    Paused,
     Policy,
     PoolSpec,
     Promote,
+    Reading,
     Release,
+    Requeue,
+    Saturated,
     Scheduler,
     Seats,
     TenantSpec,
@@ -58,6 +62,9 @@ READ: dict[str, Any] = {
     "unit": Unit,
     "shed_hopeless": lambda text: text == "yes",
     "allow_lending": lambda text: text == "yes",
+    "admit": lambda text: text == "yes",
+    "observe_only": lambda text: text == "yes",
+    "when_saturated": Saturated,
 }
 
 
@@ -98,11 +105,17 @@ class Script:
         whole: dict[str, Any] = {}
         for name, text in given.items():
             if name == "seats":
-                backends = tuple(BackendSpec(f"b{n}", int(seats)) for n, seats in enumerate(text.split(",")))
+                per_minute = int(given["tokens_per_minute"]) if "tokens_per_minute" in given else None
+                backends = tuple(
+                    BackendSpec(f"b{n}", int(seats), tokens_per_minute=per_minute)
+                    for n, seats in enumerate(text.split(","))
+                )
                 whole["pools"] = (
                     PoolSpec("m", backends),
                     *(each for each in self.policy.pools if each.name != "m"),
                 )
+            elif name == "tokens_per_minute":
+                continue
             elif name.startswith("pool:"):
                 pool = name.removeprefix("pool:")
                 pools = whole.get("pools", self.policy.pools)
@@ -143,6 +156,13 @@ class Script:
                 return scheduler.observe(now, Health(given["backend"], given["up"] == "yes"))
             case "seats":
                 return scheduler.observe(now, Seats(given["backend"], int(given["seats"])))
+            case "reading":
+                return scheduler.observe(now, Reading(given["backend"], now, float(given["free"])))
+            case "pause":
+                return scheduler.observe(now, Paused(given["backend"], float(given["until"])))
+            case "requeue":
+                self.running.pop(given["id"], None)
+                return scheduler.release(now, self.leases[given["id"]], Requeue(avoid=given.get("avoid") == "yes"))
             case "drain":
                 return scheduler.observe(now, Drain())
             case "wait" | "unwait":
