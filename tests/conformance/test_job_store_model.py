@@ -327,6 +327,7 @@ def _run(where: Callable[[], str], *, examples: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_random_commands_and_crashes_sqlite(tmp_path: Path) -> None:
     memory = Path("/dev/shm")  # synchronising costs nothing there, which buys ten times the examples
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:

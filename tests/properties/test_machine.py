@@ -319,6 +319,6 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=100, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestMachine = Machine.TestCase

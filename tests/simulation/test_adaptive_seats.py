@@ -15,6 +15,8 @@ from tidegate.core.policy import P0
 from tidegate.core.signals import Reading
 from tidegate.simulation import EngineModel, EngineSequence
 
+pytestmark = pytest.mark.slow
+
 Lengths = Callable[[random.Random], tuple[int, int]]
 
 

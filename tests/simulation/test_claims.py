@@ -155,6 +155,7 @@ def test_flooding_p0_still_gets_the_rest(flooded: Log) -> None:
 # -- a reserve of seven seats ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_seven_reserved_seats_keep_p0_from_waiting() -> None:
     """Service times are exponential around 5 s, as in the chain that the reserve is derived from.
 

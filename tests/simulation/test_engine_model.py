@@ -314,7 +314,7 @@ commands = st.lists(
     order=WaitingOrder.FCFS,
     unit=64,
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(commands=commands, order=st.sampled_from(WaitingOrder), unit=st.sampled_from([BLOCK, 4 * BLOCK]))
 def test_blocks_are_conserved(commands: list[tuple[str, int, int, int]], order: WaitingOrder, unit: int) -> None:
     engine = EngineModel(kv_tokens=40 * BLOCK, max_sequences=8, token_budget=128, order=order)
