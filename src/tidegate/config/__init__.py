@@ -17,6 +17,7 @@ from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine, Role, ShedAnswer, ShedModel
 from tidegate.config.load import load_settings, parse_settings
 from tidegate.config.policy import BandSettings, MessageSettings, PolicySettings
+from tidegate.config.ports import ControlSettings, GatewaySettings, OperatorSettings, TlsSettings
 from tidegate.config.preset import DEFAULT_PRESET, preset_names, preset_text
 from tidegate.config.schema import (
     ANONYMOUS,
@@ -25,23 +26,17 @@ from tidegate.config.schema import (
     TRANSACTIONS_ONLY,
     WILDCARD,
     AnonymousSettings,
-    BackendSettings,
-    BackendTlsSettings,
-    BudgetSettings,
-    ControlSettings,
-    GatewaySettings,
     ModelSettings,
     ModeSettings,
-    OperatorSettings,
     RuleMatch,
     RuleSettings,
     Settings,
     TenantLimits,
     TenantSettings,
-    TlsSettings,
     key_digest,
     matches,
 )
+from tidegate.config.upstreams import BackendSettings, BackendTlsSettings, BudgetSettings
 from tidegate.config.values import (
     Address,
     ExpectedError,

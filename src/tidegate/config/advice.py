@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from tidegate.config.fields import Engine, ShedAnswer
 from tidegate.config.policy import MessageSettings
-from tidegate.config.schema import BackendSettings, Settings
+from tidegate.config.schema import Settings
+from tidegate.config.upstreams import BackendSettings
 from tidegate.core.policy import AUTO, Saturated
 
 _SHOWS_CACHE = {Engine.VLLM, Engine.SGLANG, Engine.TIDEGATE}

@@ -14,9 +14,11 @@ from tidegate.config.checks import cross_check, policy_problems
 from tidegate.config.document import REQUEST, document, missing, node_of, read_policy, with_overlay
 from tidegate.config.errors import ConfigError, Problem
 from tidegate.config.fields import Section
-from tidegate.config.schema import BackendSettings, ControlSettings, GatewaySettings, ModelSettings, Settings
+from tidegate.config.ports import ControlSettings, GatewaySettings
+from tidegate.config.schema import ModelSettings, Settings
 from tidegate.config.shape import build
 from tidegate.config.tree import Map
+from tidegate.config.upstreams import BackendSettings
 from tidegate.config.values import nearest
 
 LIVE = ("operators",)

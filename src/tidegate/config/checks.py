@@ -12,12 +12,12 @@ from tidegate.config.schema import (
     NORMAL,
     WILDCARD,
     AnonymousSettings,
-    BackendSettings,
     Settings,
     TenantSettings,
 )
 from tidegate.config.shape import locate
 from tidegate.config.tree import Map, Path_, Scalar, describe, dotted
+from tidegate.config.upstreams import BackendSettings
 from tidegate.config.values import ExpectedError, nearest, parse_name
 from tidegate.core import PolicyError
 from tidegate.core.policy import AUTO

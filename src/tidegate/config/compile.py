@@ -9,7 +9,8 @@ from tidegate.core import BackendSpec, Band, Policy, PoolSpec, TenantSpec
 
 if TYPE_CHECKING:
     from tidegate.config.policy import BandSettings
-    from tidegate.config.schema import BackendSettings, ModelSettings, ModeSettings, Settings, TenantSettings
+    from tidegate.config.schema import ModelSettings, ModeSettings, Settings, TenantSettings
+    from tidegate.config.upstreams import BackendSettings
 
 
 def compile_policy(settings: Settings, mode: ModeSettings) -> Policy:

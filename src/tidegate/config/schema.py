@@ -16,42 +16,28 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
-from pydantic.config import JsonDict
 
 from tidegate.config.compile import compile_policy
 from tidegate.config.document import with_overlay
 from tidegate.config.fields import (
     BandName,
     Digest,
-    Engine,
-    EngineName,
-    File,
     Headers,
-    Listen,
-    MetricsUrl,
     Name,
     Overlay,
     PositiveNumber,
-    PositiveSeconds,
     PositiveWhole,
-    Role,
-    RoleName,
-    RootUrl,
-    SeatCount,
-    Seconds,
-    Secret,
     Section,
-    Size,
     Switch,
     Text,
     TextMap,
     Texts,
 )
 from tidegate.config.policy import PolicySettings
-from tidegate.config.values import Address
+from tidegate.config.ports import ControlSettings, GatewaySettings
+from tidegate.config.upstreams import DERIVED, BackendSettings
 from tidegate.core import Policy
 
 ANONYMOUS = "anonymous"
@@ -66,79 +52,6 @@ NORMAL = "normal"
 TRANSACTIONS_ONLY = "transactions_only"
 OBSERVE = "observe"
 
-_TELLS_PRIORITY = {Engine.VLLM, Engine.SGLANG, Engine.TIDEGATE}
-_SHOWS_METRICS = {*_TELLS_PRIORITY, Engine.LLAMACPP}
-
-DERIVED: JsonDict = {"shown": "derived"}
-"""Marks a default that comes from another setting, for the reference."""
-
-
-class TlsSettings(Section):
-    """Certificate of a port, for clients that come by https."""
-
-    cert: File = Field(description="Certificate with its chain, PEM.")
-    key: File = Field(description="Its private key, PEM, without a password.")
-
-
-class GatewaySettings(Section):
-    """The port that clients speak to."""
-
-    listen: Listen = Field(default=Address("127.0.0.1", 8400), description="Address of the OpenAI-compatible service.")
-    max_body: Size = Field(default=32 * 1024**2, description="Largest request body; a larger one is a 413.")
-    max_connections: PositiveWhole = Field(default=20_000, description="Most client connections at a time.")
-    max_connections_per_tenant: PositiveWhole | None = Field(
-        default=None, description="Most requests that one tenant has open at a time; above it, 429. Absent: no limit."
-    )
-    max_headers: Size = Field(default=64 * 1024, description="Most bytes of request line and headers.")
-    header_timeout: PositiveSeconds = Field(default=10.0, description="Longest time that sending them may take.")
-    body_timeout: PositiveSeconds = Field(default=30.0, description="Longest gap between two pieces of a request body.")
-    drain_timeout: Seconds = Field(default=120.0, description="On SIGTERM, how long running streams may still take.")
-    write_stall_timeout: PositiveSeconds = Field(
-        default=30.0,
-        description="A client that reads nothing for so long is cancelled, so that it does not hold a seat.",
-    )
-    silence_timeout: PositiveSeconds = Field(
-        default=60.0,
-        description="Silence of a running answer after which its backend is asked whether it is there; if not, the "
-        "answer ends.",
-    )
-    queue_heartbeat_after: PositiveSeconds | None = Field(
-        default=None,
-        description="A streaming request that waits longer gets comment lines, which commits a 200. Absent: never.",
-    )
-    tls: TlsSettings | None = Field(default=None, description="Serve https. Absent: plain http.")
-    fallback_finish_reason: Text = Field(
-        default="load_shedding_fallback",
-        description="`finish_reason` of a fallback answer; use `stop` for clients that accept only OpenAI's values.",
-    )
-
-
-class OperatorSettings(Section):
-    """Who may use the control port: a name for the audit list, a role and the digest of a token."""
-
-    name: Name = Field(description="Unique; stands in the audit list.")
-    role: RoleName = Field(default=Role.VIEWER, description="`viewer` may look, `operator` may change.")
-    token: Digest = Field(
-        description="SHA-256 digest of the bearer token; `tidegate keygen` prints a token with its digest.", repr=False
-    )
-
-
-class ControlSettings(Section):
-    """The port for metrics, health and the control API."""
-
-    listen: Listen = Field(
-        default=Address("127.0.0.1", 8401),
-        description="Address of the control port; anything but a loopback address needs `operators`.",
-    )
-    operators: tuple[OperatorSettings, ...] = Field(
-        default=(),
-        description="Who may use the control API. Absent: every program on this machine, and nobody else.",
-    )
-    tls: TlsSettings | None = Field(default=None, description="Serve https. Absent: plain http.")
-    audit_file: File | None = Field(
-        default=None, description="File to which every change is appended, one JSON line each. Absent: memory only."
-    )
-
 
 class AnonymousSettings(Section):
     """What callers without a key get. `anonymous: off` requires keys on a loopback address too."""
@@ -152,76 +65,6 @@ class AnonymousSettings(Section):
     @classmethod
     def _default_max_band(cls, data: Any) -> Any:
         return _with_max_band(data)
-
-
-class BudgetSettings(Section):
-    """Quota of an upstream; what is absent is unlimited."""
-
-    tokens_per_minute: PositiveWhole | None = Field(default=None, description="Tokens a minute; above it, work waits.")
-    requests_per_minute: PositiveWhole | None = Field(
-        default=None, description="Requests a minute; above it, work waits."
-    )
-
-
-class BackendTlsSettings(Section):
-    """How the certificate of an https backend is judged."""
-
-    ca: File | None = Field(default=None, description="Certificates to trust, PEM. Absent: those of the system.")
-    verify: Switch = Field(default=True, description="`false` trusts anybody: only for trials.")
-
-
-class BackendSettings(Section):
-    """One upstream of a model."""
-
-    name: Name = Field(
-        default="", json_schema_extra=DERIVED, description="Unique in the file. Default: host and port of `url`."
-    )
-    url: RootUrl = Field(
-        description="Root of the backend; `/v1/...` is appended. A host name is looked up for each new connection."
-    )
-    engine: EngineName = Field(default=Engine.OPENAI, description="What serves the model there.")
-    seats: SeatCount = Field(
-        default=64, description="How many requests it runs at a time; `auto` finds it by measuring the engine."
-    )
-    budget: BudgetSettings = Field(default=BudgetSettings(), description="Quota; what is absent is unlimited.")
-    metrics_url: MetricsUrl = Field(
-        default="",
-        json_schema_extra=DERIVED,
-        description="Page of the engine's metrics. Default: `/metrics` under `url`, and none for `openai`. `off` for "
-        "an engine that shows none.",
-    )
-    poll_every: PositiveSeconds = Field(default=0.5, description="Time between two looks at that page.")
-    stale_after: PositiveSeconds = Field(
-        default=3.0, description="Age at which a reading of that page is not used any more; above `poll_every`."
-    )
-    kv_tokens: PositiveWhole | None = Field(
-        default=None,
-        description="Size of its KV cache in tokens, where its metrics do not tell: for `llamacpp`, the `-c` that it "
-        "was started with. Then work is dispatched only as far as its estimated tokens fit.",
-    )
-    tls: BackendTlsSettings = Field(default=BackendTlsSettings(), description="For an https `url`.")
-    api_key: Secret | None = Field(default=None, description="Credential sent to the backend, best as `${NAME}`.")
-    send_priority: Switch = Field(
-        default=False,
-        json_schema_extra=DERIVED,
-        description="Tell the engine each request's priority, with the sign it expects. "
-        "Default: `true` for `vllm`, `sglang` and `tidegate`.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve_defaults(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
-        if isinstance(url := data.get("url"), str) and data.get("name") is None:
-            data["name"] = _host_name(url)
-        if data.get("send_priority") is None:
-            data["send_priority"] = data.get("engine") in _TELLS_PRIORITY
-        if data.get("metrics_url") is None:
-            shows = data.get("engine") in _SHOWS_METRICS and isinstance(url, str)
-            data["metrics_url"] = f"{url.strip().rstrip('/')}/metrics" if shows else ""
-        return data
 
 
 class ModelSettings(Section):
@@ -408,12 +251,3 @@ def _with_max_band(data: Any) -> Any:
         return data
     band = data.get("band")
     return {**data, "max_band": "p1" if band is None else band}
-
-
-def _host_name(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return "backend"
-    return (f"{host}:{port}" if host and port else host or "backend")[-128:]
