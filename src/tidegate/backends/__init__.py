@@ -11,7 +11,7 @@ from tidegate.backends.errors import BackendError, Broken, Overloaded, ProtocolE
 from tidegate.backends.health import BackendHealth, HealthRules, Standing
 from tidegate.backends.poller import Page, Poller, page_root
 from tidegate.backends.prober import Prober
-from tidegate.backends.rate_limits import pause_s, rate_limit
+from tidegate.backends.rate_limits import pause_s, rate_limit, tells_limits
 from tidegate.backends.response import Response
 from tidegate.backends.trust import tls_context
 from tidegate.backends.upstream import Counters, Upstream
@@ -45,5 +45,6 @@ __all__ = [
     "pause_s",
     "rate_limit",
     "stream_error",
+    "tells_limits",
     "tls_context",
 ]

@@ -61,6 +61,14 @@ _TOKENS = (
 )
 
 
+def tells_limits(headers: Headers) -> bool:
+    """Say whether ``rate_limit`` may find anything: every answer is asked this, so it is cheap."""
+    for name, _ in headers:  # noqa: SIM110 - a generator would cost more than all the rest
+        if b"ratelimit-" in name:
+            return True
+    return False
+
+
 def rate_limit(backend: str, headers: Headers, *, at_utc: datetime) -> RateLimit | None:
     """Read what the headers say of the upstream's quota; ``None`` when they say nothing.
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit
+from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit, tells_limits
 from tidegate.classify import (
     CAP_FIELD,
     Classifier,
@@ -173,7 +173,8 @@ class Completions:
         classified = asked.classified
         tenant, key = classified.tenant.name, classified.idempotency_key
         first = self._returning.first_arrival(tenant, key, call.arrived)
-        ticket = _ticket(call, asked, first)
+        affinity = affinity_of(asked.raw, asked.body) if self._pools.has_choice(classified.pool) else 0
+        ticket = _ticket(call, asked, first, affinity)
         call.request_id = classified.request_id
         tries = Tries()
         lease = await exchange.seat(ticket)
@@ -224,12 +225,12 @@ class Completions:
     def _heard(self, backend: Backend, beginning: Beginning) -> Verdict:
         """Tell health and scheduler what the beginning of an answer says of its backend."""
         verdict, headers = beginning.verdict, beginning.response.headers
-        at_utc = self._clock.utc_now()
-        quota = rate_limit(backend.name, headers, at_utc=at_utc)
-        if quota is not None:
-            self._driver.observe(quota)
+        if tells_limits(headers):
+            quota = rate_limit(backend.name, headers, at_utc=self._clock.utc_now())
+            if quota is not None:
+                self._driver.observe(quota)
         if verdict is Verdict.PAUSE:
-            wait_s = pause_s(headers, at_utc=at_utc)
+            wait_s = pause_s(headers, at_utc=self._clock.utc_now())
             self._driver.observe(Paused(backend.name, self._clock.now() + wait_s))
         elif verdict is Verdict.GOOD:
             self._pools.answered(backend)
@@ -303,7 +304,7 @@ class Completions:
             await self._refuser.failed(call, send, reason, detail, asked)
 
 
-def _ticket(call: Call, asked: Asked, arrived: float | None) -> Ticket:
+def _ticket(call: Call, asked: Asked, arrived: float | None, affinity: int) -> Ticket:
     """The scheduler's view. Its id is ours, since clients may use one ``x-request-id`` many times."""
     classified = asked.classified
     return Ticket(
@@ -319,7 +320,7 @@ def _ticket(call: Call, asked: Asked, arrived: float | None) -> Ticket:
         size_bytes=len(asked.raw),
         name=classified.request_id,
         depends_on=classified.depends_on,
-        affinity=affinity_of(asked.raw, asked.body),
+        affinity=affinity,
     )
 
 

@@ -113,6 +113,10 @@ class Pools:
         """Whether some backend takes requests."""
         return any(backend.up for backend in self.backends.values())
 
+    def has_choice(self, pool: str) -> bool:
+        """Whether a pool has more than one backend."""
+        return pool in self._with_choice
+
     def has_another(self, backend: Backend, tried: Collection[str] = ()) -> bool:
         """Whether another backend of the same pool takes requests, one that is not in ``tried``."""
         return any(
@@ -192,6 +196,8 @@ class Pools:
                 old = known.get(row.name)
                 same = old is not None and old.row == row and old.pool == model.pool
                 found[row.name] = old if old is not None and same else self._make(model.pool, row)
+        pools = [backend.pool for backend in found.values()]
+        self._with_choice = {pool for pool in pools if pools.count(pool) > 1}
         return found
 
     def _make(self, pool: str, row: BackendSettings) -> Backend:
