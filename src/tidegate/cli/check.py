@@ -79,10 +79,14 @@ def _bound(wait: LongestWait, tenants: int) -> Iterator[str]:
     if wait.next_s is None:
         yield f"  {wait.band}  may wait for ever"
     else:
-        fair = "" if tenants == 1 else f"{wait.fair_s:g} s to a tenant's first among {tenants}, "
-        yield f"  {wait.band}  {wait.next_s:g} s to the next dispatch, {fair}{wait.full_s:g} s through a full band"
+        fair = "" if tenants == 1 else f"{_time(wait.fair_s)} to a tenant's first among {tenants}, "
+        yield f"  {wait.band}  {wait.next_s:g} s to the next dispatch, {fair}{_time(wait.full_s)} through a full band"
     for line in wait.lines:
         yield f"      {line}"
+
+
+def _time(seconds: float | None) -> str:
+    return "no bound" if seconds is None else f"{seconds:g} s"
 
 
 def _pools_by_seats(settings: Settings, counts: list[int]) -> list[tuple[str, int]]:

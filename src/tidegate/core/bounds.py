@@ -1,9 +1,10 @@
 """Judge a policy without running it: how long each band may wait at most, and what looks wrong (SPEC §4.1, §13).
 
-The bound speaks of a pool that is never short of work: whatever waits elsewhere, a band gets a certain part of the
-dispatches, and with every seat held at most ``service_s`` there are at least ``seats`` dispatches in each such time.
-So ``n`` dispatches take at most ``ceil(n / seats)`` service times. How many dispatches a band waits for its own comes
-from the floor (one in every period), the share (``weighted``), or, for the highest band, from the overtake cap.
+The bound holds whatever waits elsewhere, for work that may run, while every upstream works and no request holds a seat
+longer than ``service_s``. ``promises`` says in how many dispatches of the pool a waiting band gets its own. While the
+band waits, ``used`` seats are busy: all but what a reserve above it or its ceiling keeps from it, because it would take
+any other itself. Those busy at one moment are all given back within ``service_s``, and again as many are busy: so each
+such time has at least ``used`` dispatches, and ``n`` of them take at most ``ceil(n / used)`` times ``service_s``.
 A time to live ends every wait earlier: the bound is what a ticket would wait if it could.
 """
 
@@ -14,7 +15,8 @@ from enum import StrEnum
 from fractions import Fraction
 from math import ceil
 
-from tidegate.core.policy import Band, Discipline, Policy, Unit
+from tidegate.core.policy import Band, Discipline, Policy
+from tidegate.core.promises import Promise, fair_dispatch, nth_dispatch, part, reserve_of
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,8 +26,10 @@ class LongestWait:
     Attributes:
         band: its name.
         next_s: until the band's next dispatch.
-        fair_s: of a tenant's first ticket, when ``tenants`` of equal weight have work in the band.
-        full_s: of the last ticket of a full band.
+        fair_s: of a newcomer's first ticket, when ``tenants`` of equal weight, it included, have work in the band and
+            requests are alike.
+        full_s: until the band has had as many dispatches as it holds tickets: of the last ticket of a full band, where
+            nothing that comes later goes before it.
         lines: the derivation, one sentence each.
     """
 
@@ -70,66 +74,42 @@ def longest_waits(policy: Policy, *, seats: int, service_s: float, tenants: int 
     )
 
 
-def dispatches_per_turn(policy: Policy, index: int) -> tuple[Fraction | None, str]:
-    """Return in how many dispatches of its pool a waiting band gets one, ``None`` for no promise; and why."""
-    band = policy.bands[index]
-    promises: list[tuple[Fraction, str]] = []
-    if band.floor:
-        period = int(1 / band.floor)
-        promises.append((Fraction(period), f"the floor of {_part(band.floor)} promises 1 of every {period} dispatches"))
-    if policy.discipline is Discipline.WEIGHTED:
-        promises.extend(_share_promise(policy, index))
-    elif index == 0 and band.ceiling == 1:
-        part = 1 - _most_overtakes(policy)
-        if part:
-            promises.append((1 / part, f"others may pass it in at most {_part(1 - part)} of the dispatches"))
-    if not promises:
-        return None, "no floor: whatever waits above may go first for ever"
-    return min(promises)
-
-
-def _share_promise(policy: Policy, index: int) -> list[tuple[Fraction, str]]:
-    band = policy.bands[index]
-    if band.ceiling < 1 or any(higher.reserve for higher in policy.bands[:index]):
-        return []  # a turn passes neither a ceiling nor a reserve
-    total = sum(each.share for each in policy.bands)
-    passing = _most_overtakes(policy)
-    part = Fraction(band.share, total) * (1 - passing)
-    unit = "dispatches" if policy.unit is Unit.REQUESTS else "tokens (dispatches, where requests are alike)"
-    line = f"its share is {band.share} of {total} of the {unit}"
-    return [
-        (1 / part, line + (f", less at most {_part(passing)} that passes by floors and promotion" if passing else ""))
-    ]
-
-
-def _most_overtakes(policy: Policy) -> Fraction:
-    """Return the most part of the dispatches in which a lower band passes: the floors, and the cap where age may."""
-    by_age = policy.discipline is Discipline.AGING or any(band.promote_after_s for band in policy.bands[1:])
-    floors = sum((Fraction(1, int(1 / band.floor)) for band in policy.bands[1:] if band.floor), Fraction(0))
-    return max(floors, Fraction(policy.overtake_cap)) if by_age and len(policy.bands) > 1 else floors
-
-
 def _longest_wait(policy: Policy, index: int, *, seats: int, service_s: float, tenants: int) -> LongestWait:
     band = policy.bands[index]
-    per_turn, reason = dispatches_per_turn(policy, index)
-    lines = [reason]
-    if per_turn is None or seats < 1:
-        lines.append("it may wait for ever" if per_turn is None else "the pool has no seats")
+    promise = nth_dispatch(policy, index, 1, seats=seats)
+    lines = [promise.reason]
+    used = _busy_seats(policy, index, seats)
+    if promise.count is None or used < 1:
+        lines.append("it may wait for ever" if promise.count is None else "no seat is sure to be used while it waits")
         return LongestWait(band.name, None, None, None, (*lines, _ttl_line(band)))
+    if used < seats:
+        lines.append(f"a reserve or a ceiling may keep {seats - used} of {seats} seats idle while it waits")
 
-    def time(turns: int, what: str) -> float:
-        dispatches = ceil(turns * per_turn)
-        rounds = ceil(Fraction(dispatches, seats))
-        lines.append(
-            f"{what}: {turns} × {_number(per_turn)} = {dispatches} dispatches, "
-            f"{rounds} × {service_s:g} s on {seats} seats = {rounds * service_s:g} s"
-        )
-        return rounds * service_s
+    def time(promised: Promise, what: str) -> float | None:
+        if promised.count is None:
+            return None
+        rounds = ceil(Fraction(promised.count, used))
+        spent_s = rounds * service_s
+        count = f"{promised.count:,} dispatch{'es' * (promised.count > 1)}"
+        lines.append(f"{what}: {count} of the pool, {rounds:,} × {service_s:g} s on {used} seats = {spent_s:g} s")
+        return spent_s
 
-    next_s = time(1, "the band's next dispatch")
-    fair_s = time(tenants, f"a tenant's first ticket among {tenants} tenants") if tenants > 1 else next_s
-    full_s = time(band.capacity, "the last ticket of a full band")
+    next_s = time(promise, "the band's next dispatch")
+    fair_s = next_s
+    if tenants > 1:
+        fair = fair_dispatch(policy, index, tenants, seats=seats)
+        fair_s = time(fair, f"a newcomer's first ticket among {tenants} tenants")
+    full_s = time(
+        nth_dispatch(policy, index, band.capacity, seats=seats), "as many dispatches as the band holds tickets"
+    )
     return LongestWait(band.name, next_s, fair_s, full_s, (*lines, _ttl_line(band)))
+
+
+def _busy_seats(policy: Policy, index: int, seats: int) -> int:
+    """Return how many seats are surely busy while a band waits: below that it would take one itself."""
+    band = policy.bands[index]
+    kept = max((reserve_of(higher, seats) for higher in policy.bands[:index]), default=0)
+    return min(seats - kept, int(band.ceiling * seats) + 1, seats)
 
 
 def _ttl_line(band: Band) -> str:
@@ -158,7 +138,7 @@ def _cap_spent(policy: Policy) -> list[Finding]:
     by_age = policy.discipline is Discipline.AGING or any(band.promote_after_s for band in policy.bands[1:])
     if not by_age or len(policy.bands) == 1 or floors < policy.overtake_cap:
         return []
-    message = f"the floors spend the whole cap of {_part(policy.overtake_cap)}: nothing is left to pass by age"
+    message = f"the floors spend the whole cap of {part(policy.overtake_cap)}: nothing is left to pass by age"
     return [Finding(FindingKind.CAP_SPENT, "policy.overtake_cap", message)]
 
 
@@ -167,9 +147,7 @@ def _idle_seats(policy: Policy, seats: int) -> list[Finding]:
     highest = max(band.ceiling for band in policy.bands)
     used = min(seats, int(highest * seats) + 1)
     if highest < 1 and used < seats:
-        message = (
-            f"no band starts work above {_part(highest)}: {seats - used} of {seats} seats stay idle but for floors"
-        )
+        message = f"no band starts work above {part(highest)}: {seats - used} of {seats} seats stay idle but for floors"
         found.append(Finding(FindingKind.IDLE_SEATS, "policy.bands", message))
     for band in policy.bands[:-1]:
         if isinstance(band.reserve, int) and band.reserve >= seats > 0:
@@ -184,11 +162,3 @@ def _many_bands(policy: Policy) -> list[Finding]:
         return []
     message = f"{count} bands: more than three are hard to reason about, and rarely all have work"
     return [Finding(FindingKind.MANY_BANDS, "policy.bands", message)]
-
-
-def _part(part: Fraction) -> str:
-    return f"{float(part):.3g}"
-
-
-def _number(value: Fraction) -> str:
-    return f"{float(value):.4g}"

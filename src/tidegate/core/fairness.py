@@ -81,8 +81,14 @@ class FairFlows:
 
     def next_flow(self) -> Flow:
         """Return the flow whose turn it is. One must be runnable."""
+        flow = self._first()
+        assert flow is not None
+        return flow
+
+    def _first(self) -> Flow | None:
+        """Return the runnable flow with the least tag, ``None`` when none is."""
         order = self.order
-        while True:
+        while order:
             tag, number, flow = order[0]
             if flow.order_no != number:
                 heappop(order)
@@ -94,19 +100,27 @@ class FairFlows:
                 heapreplace(order, (flow.tag, number, flow))
             else:
                 return flow
+        return None
 
     def charge(self, flow: Flow, tokens: int) -> None:
-        """Account for a dispatch."""
-        tag = flow.tag
-        if tag > self.virtual:
-            self.virtual = tag
-        flow.tag = tag = tag + tokens / flow.tenant.weight
+        """Account for a dispatch.
+
+        A dispatch out of turn (an overtake) carries virtual time no further than to the least tag: else newcomers
+        would start late, and all others would catch up before them.
+        """
+        number, tag = flow.order_no, flow.tag
+        top = self.order[0]
+        if top[1] == number and top[0] == tag:  # nearly always: it was its turn
+            if tag > self.virtual:
+                self.virtual = tag
+            flow.tag = flow.order_tag = tag = tag + tokens / flow.tenant.weight
+            heapreplace(self.order, (tag, number, flow))
+        else:
+            first = self._first()
+            self.virtual = max(self.virtual, tag if first is None else min(tag, first.tag))
+            flow.tag = tag + tokens / flow.tenant.weight
         flow.running += 1
         self.running += 1
-        number = flow.order_no
-        if self.order[0][1] == number:  # nearly always: it was its turn
-            flow.order_tag = tag
-            heapreplace(self.order, (tag, number, flow))
         if len(self._idle) > MOST_IDLE:
             self._forgive()
 

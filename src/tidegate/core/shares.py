@@ -7,6 +7,12 @@ shares over any busy period are the same, and turns are spread evenly: with 8:2:
 ten other dispatches stand between two of p2. A band that had nothing to run comes back at the present virtual time,
 so idle or held bands bank nothing. Times are integers (cost times the least common multiple of the shares over the
 share), so that no rounding ever tips a tie.
+
+The present is the time of the band that is wanted, whoever is served: the earliest due. A floor or an overtake out of
+turn may not carry it along, else the others would catch up first and keep a band that comes back waiting for as long.
+Nor does such a dispatch put its own band further off than one dispatch from the present: what was not the band's own
+turn is paid back once, not piled up. So no band that may take a turn is due later than one dispatch after the present
+(``bounds`` rests on this).
 """
 
 from __future__ import annotations
@@ -40,9 +46,10 @@ class Shares:
                 due[band] = max(due[band], self._present)
             if best is None or due[band] < due[best]:
                 best = band
+        if best is not None and due[best] > self._present:
+            self._present = due[best]
         return best
 
     def charge(self, band: int, cost: int) -> None:
         """Count a dispatch of any kind against the band's share."""
-        self._present = max(self._present, self._due[band])
-        self._due[band] += cost * self.step[band]
+        self._due[band] = max(self._due[band], self._present + cost * self.step[band])
