@@ -14,7 +14,7 @@ from tidegate.core.dependencies import bind, patience, register, unmet
 from tidegate.core.dispatching import deal
 from tidegate.core.fairness import flow_key
 from tidegate.core.forecast import INFINITE, expected_wait
-from tidegate.core.gates import MODE, PAUSED, GateKind, hold, look, paused_until
+from tidegate.core.gates import MODE, PAUSED, Gate, GateKind, hold, look, paused_until
 from tidegate.core.lending import Wait
 from tidegate.core.model import Reason, Ticket
 from tidegate.core.names import full_name
@@ -105,8 +105,6 @@ def _nowhere(state: State, pool: Pool | None, ticket: Ticket) -> Reject:
 
 def _screen(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
     """Refuse a newcomer for what is known without queuing it."""
-    if pool.seating.gating:
-        look(pool.seating, state.now)
     return (
         _untimely(state, ticket)
         or _over_budget(state, ticket)
@@ -114,6 +112,13 @@ def _screen(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Rejec
         or _busy(state, pool, queue, ticket)
         or _hopeless(state, pool, queue, ticket)
     )
+
+
+def _gate(state: State, pool: Pool, queue: BandQueue) -> Gate | None:
+    """Return what stops a newcomer from being dispatched at once, if nothing waits before it."""
+    if pool.seating.gating:
+        look(pool.seating, state.now)
+    return hold(pool.seating, queue.band)
 
 
 def _only_observed(state: State, pool: Pool, reason: Reason) -> bool:
@@ -130,7 +135,7 @@ def _saturated(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Re
         return None
     if not spec.admit and ticket.name and state.names.awaited(full_name(ticket, ticket.name)) is not None:
         return None  # somebody who may run waits for it, and will lend it his band
-    gate = hold(pool.seating, queue.band) if spec.admit else MODE
+    gate = _gate(state, pool, queue) if spec.admit else MODE
     if gate is None or gate.kind not in (GateKind.CEILING, GateKind.KV, GateKind.MODE):
         return None
     return Reject(ticket, Reason.SHED, pool.retry_after(queue.band, state.now), gate.detail)
@@ -165,11 +170,7 @@ def _over_budget(state: State, ticket: Ticket) -> Reject | None:
 
 def _hopeless(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Reject | None:
     """Refuse what would wait longer than half its first-token target, its TTL or its client's deadline."""
-    if (
-        not queue.spec.shed_hopeless
-        or ticket.patient
-        or (pool.seating.free > 0 and hold(pool.seating, queue.band) is None)
-    ):
+    if not queue.spec.shed_hopeless or ticket.patient or _gate(state, pool, queue) is None:
         return None  # with a free seat that it may use, it does not wait
     now = state.now
     flow = queue.flows.get(flow_key(ticket))

@@ -31,7 +31,7 @@ def learn(state: State, fact: Fact) -> Pool | None:
             backend.seats = max(0, fact.seats)
         case Reading():
             backend.sensor.read(fact, backend.running, backend.outstanding)
-            backend.sensor.gate(now, backend.outstanding, pool.seating.bands)
+            backend.sensor.gate(now, backend.outstanding)
             _step(pool, backend, now, fact)
         case RateLimit():
             _correct(backend, fact, now)

@@ -55,9 +55,9 @@ MODE = Gate(GateKind.MODE, "the mode admits no work of this band", gated=True)
 _RESERVE = Gate(GateKind.RESERVE, "the free seats are reserved for a higher band", gated=False)
 _CEILING = Gate(GateKind.CEILING, "more seats are taken than the band's ceiling allows", gated=False)
 
-# How far a backend is from taking work of a band; of several backends the one that is closest counts.
-_STEPS = (NO_BACKEND, PAUSED, BUDGET, NO_SEAT, KV, None)
-_DOWN, _PAUSED, _EMPTY, _FULL, _CLOSED, _OPEN = range(6)
+# How far a backend is from taking work; of several backends the one that is closest counts.
+_STEPS = (NO_BACKEND, PAUSED, BUDGET, NO_SEAT, None)
+_DOWN, _PAUSED, _EMPTY, _FULL, _OPEN = range(5)
 
 
 def look(pool: Seating, now: float) -> None:
@@ -67,18 +67,22 @@ def look(pool: Seating, now: float) -> None:
     """
     pool.usable = 0
     pool.wake = NEVER
-    steps = [_DOWN] * len(pool.bands)
+    best = _DOWN
+    closures = []
     for backend in pool.backends:
         step = _step(pool, backend, now)
         backend.usable = step == _OPEN
         closed = _closed(pool, backend, now) if step == _OPEN else None
-        for band, before in enumerate(steps):
-            here = _CLOSED if closed and closed[band] else step
-            if here > before:
-                steps[band] = here
-    pool.stopped = [
-        _STEPS[step] if band.admit or pool.observing else MODE for step, band in zip(steps, pool.bands, strict=True)
-    ]
+        if closed is not None:
+            closures.append(closed)
+        elif step > best:
+            best = step
+    if closures and best != _OPEN:
+        pool.stopped = [KV if all(each) else None for each in zip(*closures, strict=True)]
+    else:
+        pool.stopped = [_STEPS[best]] * len(pool.bands)
+    if pool.closing and not pool.observing:
+        pool.stopped = [stop if band.admit else MODE for stop, band in zip(pool.stopped, pool.bands, strict=True)]
 
 
 def _step(pool: Seating, backend: Backend, now: float) -> int:
@@ -105,11 +109,10 @@ def _closed(pool: Seating, backend: Backend, now: float) -> list[bool] | None:
     sensor = backend.sensor
     if pool.observing or not sensor.watches:
         return None
-    sensor.gate(now, backend.outstanding, pool.bands)
-    if any(sensor.closed):
-        pool.wake = min(pool.wake, sensor.changes_at(now))
-        return sensor.closed
-    return None
+    if not sensor.gate(now, backend.outstanding):
+        return None
+    pool.wake = min(pool.wake, sensor.changes_at(now))
+    return sensor.closed
 
 
 def hold(pool: Seating, band: int) -> Gate | None:
@@ -130,6 +133,16 @@ def hold(pool: Seating, band: int) -> Gate | None:
     if free <= pool.least_free[band]:
         return _RESERVE
     return None
+
+
+def holds(pool: Seating) -> list[str | None]:
+    """Return for every band whether a ceiling or a reserve holds it, as ``hold`` says where nothing gates it."""
+    free = pool.usable if pool.gating else pool.free
+    taken = pool.taken
+    return [
+        GateKind.CEILING if taken > most else GateKind.RESERVE if free <= least else None
+        for most, least in zip(pool.most_taken, pool.least_free, strict=True)
+    ]
 
 
 def paused_until(pool: Seating, now: float) -> float | None:

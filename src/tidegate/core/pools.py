@@ -12,7 +12,7 @@ from tidegate.core.actions import Action, Promote
 from tidegate.core.between import QuickBetween
 from tidegate.core.claims import Bids
 from tidegate.core.forecast import Drain
-from tidegate.core.gates import hold, look, paused_until
+from tidegate.core.gates import NEVER, holds, look, paused_until
 from tidegate.core.guard import EVERY_S, Guard
 from tidegate.core.model import Reason, Turn
 from tidegate.core.ordering import Entry
@@ -60,6 +60,7 @@ class Pool:
         self.seating.obey(spec, policy.bands, observing=policy.observe_only)
         auto = [index for index, band in enumerate(policy.bands) if band.reserve == AUTO]
         self.guards = {index: self.guards.get(index) or Guard() for index in auto}
+        self._look_at = 0.0 if auto else NEVER
         self._bids = Bids(policy, self.queues)
         self._by_tokens = policy.unit is Unit.TOKENS
         self._share(policy)
@@ -85,7 +86,9 @@ class Pool:
         if fresh:
             actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in fresh)
         gated = self._shut(claim, now) if seating.gating else ()
-        held = self._holds(now) if seating.limited or self.guards else self._free
+        if now >= self._look_at:
+            self._guard(now)
+        held = holds(seating) if seating.limited else self._free
         wanted = shares.wanted(claim, held) if shares else None
         chosen = self.between.decide(claim, held, wanted, gated)
         if seating.observing:
@@ -111,12 +114,6 @@ class Pool:
                 claim[band] = None
                 gated.append(band)
         return gated
-
-    def _holds(self, now: float) -> list[str | None]:
-        if self.guards and now >= self._look_at:
-            self._guard(now)
-        gates = [hold(self.seating, band) for band in range(len(self.queues))]
-        return [gate.kind if gate and not gate.gated else None for gate in gates]
 
     def _guard(self, now: float) -> None:
         """Measure the automatic reserves anew."""

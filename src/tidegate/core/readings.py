@@ -32,21 +32,25 @@ class Sensor:
     """
 
     __slots__ = (
-        "_busy_since", "_capacity", "_frozen", "_largest", "_moved", "_since", "_stale_after_s", "closed", "reading",
+        "_any", "_bands", "_busy_since", "_calm", "_capacity", "_frozen", "_largest", "_moved", "_since",
+        "_stale_after_s", "closed", "reading",
     )  # fmt: skip
 
-    def __init__(self, spec: BackendSpec, bands: int) -> None:
+    def __init__(self, spec: BackendSpec, bands: tuple[Band, ...]) -> None:
         self.reading: Reading | None = None
-        self.closed = [False] * bands
+        self.closed = [False] * len(bands)
+        self._any = False
         self._since = 0  # tokens dispatched since the page last moved
         self._largest = 0.0
         self._moved = False  # dispatches since _busy_since
         self._busy_since = 0.0  # the page has stood still since then, with work in the engine
         self._frozen = False
-        self.obey(spec)
+        self.obey(spec, bands)
 
-    def obey(self, spec: BackendSpec) -> None:
+    def obey(self, spec: BackendSpec, bands: tuple[Band, ...]) -> None:
         """Take new settings."""
+        self._bands = bands
+        self._calm = max(band.kv_watermark for band in bands)
         self._stale_after_s = spec.stale_after_s
         self._capacity = spec.kv_tokens
 
@@ -103,18 +107,19 @@ class Sensor:
         growth = max(0.0, outstanding - written) / capacity  # what is running has yet to write
         return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
 
-    def gate(self, now: float, outstanding: int, bands: tuple[Band, ...]) -> float | None:
-        """Bring ``closed`` up to date, each band with its hysteresis; return what ``free`` returns."""
+    def gate(self, now: float, outstanding: int) -> bool:
+        """Bring ``closed`` up to date, each band with its hysteresis; return whether any is closed."""
         free = self.free(now, outstanding)
+        if free is None:
+            free = 1.0
         closed = self.closed
-        for index, band in enumerate(bands):
-            if free is None:
-                closed[index] = False
-            elif closed[index]:
-                closed[index] = free < band.kv_resume or free < 0.0
-            else:
-                closed[index] = free < band.kv_watermark or free < 0.0
-        return free
+        if free >= self._calm and not self._any:
+            return False
+        for index, band in enumerate(self._bands):
+            limit = band.kv_resume if closed[index] else band.kv_watermark
+            closed[index] = free < limit or free < 0.0
+        self._any = any(closed)
+        return self._any
 
     def changes_at(self, now: float) -> float:
         """Return when the page goes stale, which may open what it closes; infinity when it is or there is none."""

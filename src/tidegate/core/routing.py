@@ -44,7 +44,7 @@ class Backend:
         "seats", "sensor", "tokens", "told", "up", "usable",
     )  # fmt: skip
 
-    def __init__(self, spec: BackendSpec, seating: Seating, bands: int) -> None:
+    def __init__(self, spec: BackendSpec, seating: Seating, bands: tuple[Band, ...]) -> None:
         self.name = spec.name
         self.salt = crc32(spec.name.encode())
         self.seating = seating
@@ -60,11 +60,11 @@ class Backend:
         self.requests: Quota | None = None
         self.seats = 0
         self.told: int | str | None = None  # what the policy said last: only a changed figure overrides a live signal
-        self.obey(spec)
+        self.obey(spec, bands)
 
-    def obey(self, spec: BackendSpec) -> None:
+    def obey(self, spec: BackendSpec, bands: tuple[Band, ...]) -> None:
         """Take new settings."""
-        self.sensor.obey(spec)
+        self.sensor.obey(spec, bands)
         self.tokens = _quota(self.tokens, spec.tokens_per_minute)
         self.requests = _quota(self.requests, spec.requests_per_minute)
         self.reopen()
@@ -85,11 +85,11 @@ class Backend:
 
     def opens_at(self, now: float) -> float:
         """Return when its quotas are open; at most ``now`` when they are."""
-        if now >= self._shut_until:
-            self._shut_until = max(
-                0.0 if quota is None or quota.open(now) else quota.open_at(now)
-                for quota in (self.tokens, self.requests)
-            )
+        if now < self._shut_until:
+            return self._shut_until
+        for quota in (self.tokens, self.requests):
+            if quota is not None and not quota.open(now):
+                self._shut_until = max(self._shut_until, quota.open_at(now))
         return self._shut_until
 
     def charge(self, now: float, entry: Entry) -> None:
@@ -119,19 +119,20 @@ class Seating:
         limited: some band has a reserve or a ceiling.
         gating: something but seats may stop work here, so that ``gates.look`` has to be asked; it sets
             ``stopped``, ``usable`` and ``wake``.
+        closing: a mode does not admit every band.
         observing: the cache and the mode stop nothing (``Policy.observe_only``).
     """
 
     __slots__ = (
-        "backends", "bands", "free", "gating", "least_free", "limited", "most_taken", "observing", "reserves", "seats",
-        "stopped", "taken", "up", "usable", "wake",
+        "backends", "bands", "closing", "free", "gating", "least_free", "limited", "most_taken", "observing",
+        "reserves", "seats", "stopped", "taken", "up", "usable", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.backends: list[Backend] = []
         self.bands: tuple[Band, ...] = ()
         self.free = self.taken = self.seats = self.up = self.usable = 0
-        self.limited = self.gating = self.observing = False
+        self.limited = self.gating = self.observing = self.closing = False
         self.reserves: list[int] = []
         self.least_free: list[int] = []
         self.most_taken: list[float] = []
@@ -143,15 +144,16 @@ class Seating:
         autos = self.reserves if len(self.reserves) == len(bands) else [0] * len(bands)
         self.reserves = [autos[index] if band.reserve == AUTO else band.reserve for index, band in enumerate(bands)]
         self.bands, self.observing = bands, observing
+        self.closing = not all(band.admit for band in bands)
         self.stopped = [None] * len(bands)
         known = {backend.name: backend for backend in self.backends}
         self.backends = []
         for each in spec.backends if spec else ():
             backend = known.pop(each.name, None)
             if backend is None:
-                backend = Backend(each, self, len(bands))
+                backend = Backend(each, self, bands)
             else:
-                backend.obey(each)
+                backend.obey(each, bands)
             self.backends.append(backend)
         for gone in known.values():
             gone.up = False
@@ -164,7 +166,7 @@ class Seating:
         self.seats = sum(backend.seats for backend in up)
         self.taken = sum(backend.running for backend in up)
         self.free = sum(max(0, backend.seats - backend.running) for backend in up)
-        self.gating = any(backend.gated for backend in up) or not all(band.admit for band in self.bands)
+        self.gating = self.closing or any(backend.gated for backend in up)
         self.reserve(self.reserves)
         self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else NEVER for band in self.bands]
 
