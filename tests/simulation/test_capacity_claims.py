@@ -77,6 +77,9 @@ class Watcher:
     def start(self, now: float, number: int, request: Request) -> None:
         raise AssertionError("nothing runs here")
 
+    def stop(self, number: int) -> None:
+        raise AssertionError("nothing runs here")
+
     def next_event(self) -> float:
         return self._at
 
@@ -138,18 +141,24 @@ def test_p0_does_not_wait_with_an_automatic_reserve_of_eight_seats(seed: int) ->
 
 
 @pytest.mark.slow
-def test_bunched_p0_gets_what_a_quarter_of_the_seats_can_give() -> None:
-    """CV 1.5 is served; of CV 3 no reserve can take care: with 48 of the 64 seats its 99th percentile is 0.3 s.
-
-    So the quarter is taken, and ``short`` says that only preemption helps further.
-    """
+def test_mildly_bunched_p0_does_not_wait_either() -> None:
     mild = Reserving(gamma(P0_RATE, 1.5, stream_random(1, "p0")))
-    assert quantile([e.wait_s for e in mild.run(until=SPAN_S).of_band(0) if e.request.at > 120], 0.99) <= 0.050
+    log = mild.run(until=900.0)
+    late = sorted(e.wait_s for e in log.of_band(0) if e.dispatched is not None and e.request.at > 120)
+    assert quantile(late, 0.99) <= 0.050
+
+
+@pytest.mark.slow
+def test_bursts_get_what_a_quarter_of_the_seats_can_give() -> None:
+    """With gaps of CV 3 no reserve can do it: with 48 of the 64 seats the 99th percentile is still 0.3 s.
+
+    So the quarter is taken, ``short`` says that only preemption helps further, and far fewer wait than without.
+    """
     bursts = Reserving(gamma(P0_RATE, 3.0, stream_random(1, "p0")))
-    late = sum(wait > 0 for wait in waits(bursts.run(until=600.0)))
+    late = sum(wait > 0 for wait in waits(bursts.run(until=500.0)))
     assert world_is_short(bursts)
     unguarded = Reserving(gamma(P0_RATE, 3.0, stream_random(1, "p0")), reserve=0)
-    assert late < 0.2 * sum(wait > 0 for wait in waits(unguarded.run(until=600.0)))
+    assert late < 0.2 * sum(wait > 0 for wait in waits(unguarded.run(until=500.0)))
 
 
 def world_is_short(world: Reserving) -> bool:
