@@ -1,4 +1,4 @@
-"""Quotas, pauses, caches, modes and lost leases through the scheduler's surface."""
+"""Quotas, pauses, caches, modes, observation and storms through the scheduler's surface."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from fractions import Fraction
 
 import pytest
 
+from core.capacity_stage import BANDS, changed, homes, leases, policy, refusals, ticket
 from tidegate.core import (
-    AUTO,
-    Action,
     BackendSpec,
     Band,
-    Dispatch,
     Drain,
     Evict,
     GateKind,
-    Health,
     Outcome,
     Paused,
-    Policy,
     PolicyError,
-    PoolSpec,
     RateLimit,
     Reading,
     Reason,
@@ -34,40 +29,7 @@ from tidegate.core import (
     Ticket,
     Waiter,
     WhyKind,
-    WorkEstimate,
 )
-
-BANDS = (Band("p0", 100, 0.05), Band("p1", 20, 0.02), Band("p2", 1, 0.005))
-
-
-def policy(*backends: BackendSpec, bands: tuple[Band, ...] = BANDS, **changes: object) -> Policy:
-    plain = Policy(bands=bands, pools=(PoolSpec("m", backends or (BackendSpec("b", 4),)),))
-    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
-
-
-def changed(band: int, **changes: object) -> tuple[Band, ...]:
-    """The bands with one of them changed."""
-    return tuple(
-        dataclasses.replace(each, **changes) if index == band else each  # type: ignore[arg-type]
-        for index, each in enumerate(BANDS)
-    )
-
-
-def ticket(ident: str, band: int = 1, tokens: int = 100, /, **more: object) -> Ticket:
-    return Ticket(ident, "m", band, "a", WorkEstimate(tokens), **more)  # type: ignore[arg-type]
-
-
-def leases(actions: list[Action]) -> dict[str, int]:
-    return {each.ticket.id: each.lease.id for each in actions if isinstance(each, Dispatch)}
-
-
-def homes(actions: list[Action]) -> dict[str, str]:
-    return {each.ticket.id: each.lease.backend for each in actions if isinstance(each, Dispatch)}
-
-
-def refusals(actions: list[Action]) -> dict[str, Reason]:
-    return {each.ticket.id: each.reason for each in actions if isinstance(each, Reject | Evict)}
-
 
 # -- pauses --------------------------------------------------------------------------------------------------------
 
@@ -378,222 +340,6 @@ def test_observation_still_drains_and_respects_pauses() -> None:
     assert scheduler.release(1.0, lease, Release()) == []
     assert scheduler.next_wakeup() == 9.0
     assert refusals(scheduler.observe(2.0, Drain())) == {"2": Reason.DRAINING}
-
-
-# -- tickets taken back --------------------------------------------------------------------------------------------
-
-
-def test_a_ticket_that_met_a_429_goes_back_before_those_that_came_later() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=changed(1, ttl_s=5.0, capacity=1)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("old"))).values()
-    scheduler.submit(1.0, ticket("new"))
-    scheduler.observe(4.0, Paused("b", 4.5))
-    assert scheduler.release(4.0, lease, Requeue()) == []
-    (again,) = [each for each in scheduler.tick(4.5) if isinstance(each, Dispatch)]
-    assert again.ticket.id == "old"
-    assert again.lease.id != lease
-    assert again.lease.waited_s == 4.5
-    assert refusals(scheduler.tick(6.0)) == {"new": Reason.EXPIRED}
-    assert scheduler.release(7.0, lease, Release()) == []  # the old lease is gone
-    scheduler.release(7.0, again.lease.id, Release())
-    assert scheduler.snapshot(7.0).running == 0
-
-
-def test_taken_back_it_outlives_its_ttl_but_not_its_deadline() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", 1), bands=changed(1, ttl_s=5.0)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("x", deadline=20.0))).values()
-    scheduler.observe(1.0, Paused("b", 15.0))
-    scheduler.release(1.0, lease, Requeue())
-    assert scheduler.tick(14.0) == []
-    scheduler.observe(14.0, Health("b", up=False))
-    assert refusals(scheduler.tick(20.0)) == {"x": Reason.NO_BACKEND}
-
-
-def test_taken_back_it_hears_at_once_of_a_pause_beyond_its_deadline() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", 1)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("x", deadline=20.0, name="x"))).values()
-    scheduler.observe(1.0, Paused("b", 60.0))
-    (evicted,) = scheduler.release(1.0, lease, Requeue())
-    assert isinstance(evicted, Evict)
-    assert (evicted.reason, evicted.retry_after_s) == (Reason.UPSTREAM_BUSY, 59.0)
-    assert scheduler.status(1.0, "a/x").outcome is Outcome.EVICTED
-    (lease,) = leases(scheduler.submit(60.0, ticket("y", deadline=80.0))).values()
-    scheduler.observe(61.0, Paused("b", 90.0))
-    assert refusals(scheduler.release(61.0, lease, Requeue())) == {"y": Reason.UPSTREAM_BUSY}
-
-
-def test_it_costs_nobody_quota_tokens_or_turns() -> None:
-    scheduler = Scheduler(
-        policy(
-            BackendSpec("b", 2, tokens_per_minute=60_000),
-            tenants=(TenantSpec("a", max_running=1), TenantSpec("b")),
-        )
-    )
-    (lease,) = leases(scheduler.submit(0.0, ticket("x"))).values()
-    scheduler.observe(0.0, Paused("b", 5.0))
-    scheduler.release(0.0, lease, Requeue())
-    row = scheduler.snapshot(0.0)
-    assert (row.backends[0].running, row.bands[1].running, row.bands[1].depth) == (0, 0, 1)
-    assert row.backends[0].budget_level == 1.0
-    assert list(leases(scheduler.tick(5.0))) == ["x"]
-
-
-def test_a_failed_backend_is_avoided_each_once_then_the_ticket_ends() -> None:
-    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1), tenants=(TenantSpec("a", max_running=1),)))
-    (first,) = [each for each in scheduler.submit(0.0, ticket("x")) if isinstance(each, Dispatch)]
-    (second,) = [e for e in scheduler.release(1.0, first.lease.id, Requeue(avoid=True)) if isinstance(e, Dispatch)]
-    assert [first.lease.backend, second.lease.backend] == ["a", "b"]
-    assert second.lease.kind is first.lease.kind
-    (end,) = scheduler.release(2.0, second.lease.id, Requeue(avoid=True, reason=Reason.UPSTREAM_TIMEOUT))
-    assert isinstance(end, Evict)
-    assert end.reason is Reason.UPSTREAM_TIMEOUT
-    row = scheduler.snapshot(2.0)
-    assert (row.queued, row.running, row.bands[1].running) == (0, 0, 0)
-
-
-def test_it_waits_for_a_seat_of_another_backend_before_any_turn() -> None:
-    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2))).values()
-    (other,) = leases(scheduler.submit(0.0, ticket("y", 1))).values()
-    scheduler.submit(0.0, ticket("v", 0))
-    assert homes(scheduler.release(1.0, lease, Requeue(avoid=True))) == {"v": "a"}
-    assert scheduler.why(1.0, "x").kind is not WhyKind.RUNNING
-    assert homes(scheduler.release(2.0, other, Release())) == {"x": "b"}
-
-
-@pytest.mark.parametrize("way", ["cancel", "drain", "deadline", "others down"])
-def test_ways_out_while_it_waits_for_another_backend(way: str) -> None:
-    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2, deadline=9.0))).values()
-    scheduler.submit(0.0, ticket("y", 1))
-    scheduler.release(1.0, lease, Requeue(avoid=True))
-    match way:
-        case "cancel":
-            assert scheduler.cancel(2.0, "x") == []
-        case "drain":
-            assert refusals(scheduler.observe(2.0, Drain())) == {"x": Reason.DRAINING}
-        case "deadline":
-            assert refusals(scheduler.tick(9.0)) == {"x": Reason.EXPIRED}
-        case _:
-            assert refusals(scheduler.observe(2.0, Health("b", up=False))) == {"x": Reason.UPSTREAM_ERROR}
-    assert scheduler.snapshot(9.0).queued == 0
-    assert scheduler.snapshot(9.0).bands[2].running == 0
-
-
-def test_it_avoids_a_paused_backend_until_the_pause_ends() -> None:
-    scheduler = Scheduler(policy(BackendSpec("a", 1), BackendSpec("b", 1)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("x", 2))).values()
-    scheduler.observe(0.0, Paused("b", 5.0))
-    assert scheduler.release(1.0, lease, Requeue(avoid=True)) == []
-    assert scheduler.next_wakeup() == 5.0
-    assert homes(scheduler.tick(5.0)) == {"x": "b"}
-
-
-def test_lent_work_taken_back_is_lent_again() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", 1)))
-    (lease,) = leases(scheduler.submit(0.0, ticket("first", 0))).values()
-    scheduler.submit(0.0, ticket("report", 2, name="r1"))
-    scheduler.submit(0.0, ticket("waits", 0, depends_on=("r1",)))
-    (again,) = leases(scheduler.release(1.0, lease, Release())).values()
-    scheduler.submit(1.0, ticket("normal", 1))
-    scheduler.observe(1.0, Paused("b", 2.0))
-    scheduler.release(1.0, again, Requeue())
-    assert scheduler.snapshot(1.0).bands[0].depth == 1
-    assert list(leases(scheduler.tick(2.0))) == ["report"]
-
-
-# -- choice of a backend -------------------------------------------------------------------------------------------
-
-
-def test_shared_beginnings_go_to_one_backend_while_it_is_not_overloaded() -> None:
-    specs = tuple(BackendSpec(name, 16) for name in "abcd")
-    scheduler = Scheduler(policy(*specs))
-    seen: list[str] = []
-    for number in range(40):
-        seen += homes(scheduler.submit(0.0, ticket(str(number), affinity=77 if number % 2 else 0))).values()
-    mine = [name for number, name in enumerate(seen) if number % 2]
-    favourite = max(set(mine), key=mine.count)
-    assert mine.count(favourite) >= 10
-    assert mine[:3] == [favourite] * 3 or mine.count(favourite) > 12
-    loads = [backend.running for backend in scheduler.snapshot(0.0).backends]
-    assert max(loads) <= 1.25 * sum(loads) / 4 + 1
-
-
-def test_different_beginnings_spread() -> None:
-    scheduler = Scheduler(policy(*(BackendSpec(name, 100) for name in "abcd")))
-    seen = set()
-    for number in range(1, 40):
-        actions = scheduler.submit(0.0, ticket(str(number), affinity=number))
-        seen.add(homes(actions)[str(number)])
-        scheduler.release(0.0, leases(actions)[str(number)], Release())
-    assert seen == set("abcd")
-
-
-def test_with_every_near_backend_overloaded_the_least_loaded_takes_it() -> None:
-    scheduler = Scheduler(policy(BackendSpec("a", 2), BackendSpec("b", 9)))
-    for number in range(2):
-        scheduler.submit(0.0, ticket(str(number), 1, 1000))
-    scheduler.observe(0.0, Paused("b", 9.0))
-    assert homes(scheduler.submit(0.0, ticket("x", affinity=5))) == {"x": "a"}
-
-
-# -- seats and reserves found by themselves ------------------------------------------------------------------------
-
-
-def test_auto_seats_follow_the_engine() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", AUTO)))
-    for number in range(40):
-        scheduler.submit(0.0, ticket(str(number)))
-    assert scheduler.snapshot(0.0).backends[0].seats == 16
-    grown = scheduler.observe(1.0, Reading("b", 1.0, 0.5, 16, 0, 0))
-    assert len(leases(grown)) == 16
-    scheduler.observe(2.0, Reading("b", 2.0, 0.5, 20, 12, 0))
-    assert scheduler.snapshot(2.0).backends[0].seats == 21
-    for lease in range(1, 16):
-        scheduler.release(2.5, lease, Release())
-    scheduler.observe(3.0, Paused("b", 4.0))
-    assert scheduler.snapshot(3.0).backends[0].seats == 18
-
-
-def test_auto_seats_without_pages_step_by_answers() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", AUTO)))
-    for number in range(60):
-        scheduler.submit(0.0, ticket(str(number)))
-    scheduler.release(1.0, 1, Release(ttft_s=0.1))
-    assert scheduler.snapshot(1.0).backends[0].seats > 16
-    seats = scheduler.snapshot(1.0).backends[0].seats
-    scheduler.release(1.5, 2, Release(ttft_s=0.1))  # not a second later
-    assert scheduler.snapshot(1.5).backends[0].seats == seats
-
-
-def test_auto_seats_keep_over_a_policy_change_and_give_way_to_a_number() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", AUTO)))
-    for number in range(40):
-        scheduler.submit(0.0, ticket(str(number)))
-    scheduler.observe(1.0, Reading("b", 1.0, 0.5, 16, 0, 0))
-    scheduler.set_policy(2.0, policy(BackendSpec("b", AUTO), queue_capacity=99))
-    assert scheduler.snapshot(2.0).backends[0].seats == 32
-    scheduler.set_policy(2.0, policy(BackendSpec("b", 5)))
-    assert scheduler.snapshot(2.0).backends[0].seats == 5
-    scheduler.set_policy(3.0, policy(BackendSpec("b", AUTO)))
-    assert scheduler.snapshot(3.0).backends[0].seats == 5
-
-
-def test_the_automatic_reserve_grows_with_the_guarded_arrivals() -> None:
-    scheduler = Scheduler(policy(BackendSpec("b", 16), bands=changed(0, reserve=AUTO)))
-    for number in range(30):
-        scheduler.submit(0.0, ticket(f"low{number}", 2))
-    assert scheduler.snapshot(0.0).running == 16
-    for number in range(60):
-        scheduler.submit(number * 0.05, ticket(f"v{number}", 0, ttl_s=0.04))
-    scheduler.release(3.0, 1, Release())
-    band = scheduler.snapshot(3.0).bands[0]
-    assert band.reserve == 4  # a quarter at most
-    assert band.reserve_short
-    assert scheduler.snapshot(3.0).running == 15
-    assert scheduler.release(3.0, 2, Release()) == []
-    scheduler.set_policy(4.0, policy(BackendSpec("b", 16), bands=changed(0, reserve=AUTO), queue_capacity=9999))
-    assert scheduler.snapshot(4.0).bands[0].reserve == 4
 
 
 # -- storms, and settings that are refused -------------------------------------------------------------------------
