@@ -141,14 +141,15 @@ class QuickBetween:
             wanted: as in ``Between.choose``.
             gated: the bands whose claim is ``None`` only because of a gate.
         """
-        clock, due_from = self._clock, self._from
+        clock, due_from, period = self._clock, self._from, self._period
         top = best = -1
         score = 0.0
         contended = False
         out: list[int] | None = None
         for band, bid in enumerate(claim):
             if bid is None:
-                out = [*out, band] if out else [band]
+                if period[band]:
+                    out = [*out, band] if out else [band]
                 continue
             if top < 0:
                 if not held[band]:
@@ -172,7 +173,7 @@ class QuickBetween:
                     chosen, kind, credit = best, OVERTAKE, 0
             self.credit[top] = credit
         self._clock = clock = clock + 1
-        if self._period[chosen]:
+        if period[chosen]:
             due_from[chosen] = clock + self._late[chosen]
             self._soon = min(due_from)
         if out:
@@ -195,11 +196,13 @@ class QuickBetween:
         self._soon = min(self._from)
 
     def _stand_out(self, out: list[int], gated: Sequence[int]) -> None:
-        """Hold back the gaps of bands that could not run: nothing is hoarded."""
+        """Hold back the gaps of floored bands that could not run: nothing is hoarded."""
         for band in out:
-            if self._period[band]:
-                most = self._join[band] if band in gated else 0
-                self._set_gap(band, min(self._gap(band) - 1, most))  # the dispatch just counted was not missed
+            if band in gated:
+                self._set_gap(band, min(self._gap(band) - 1, self._join[band]))  # the one just counted was not missed
+            else:
+                self._from[band] = self._clock + self._late[band]
+        self._soon = min(self._from)
 
 
 def _is_due(close: list[tuple[int, int]]) -> bool:

@@ -140,12 +140,13 @@ class FairFlows:
         if len(self.order) > 2 * len(self.flows) + _SLACK:
             self.order = [item for item in self.order if item[2].order_no == item[1]]
             heapify(self.order)
-        flow.order_no, flow.order_tag = self.number(), flow.tag
-        heappush(self.order, (flow.tag, flow.order_no, flow))
+        self._pushes = number = self._pushes + 1
+        flow.order_no, flow.order_tag = number, flow.tag
+        heappush(self.order, (flow.tag, number, flow))
 
     def retire(self, flow: Flow) -> None:
         """Note that a flow has neither waiting nor running work; it is closed some time later."""
-        flow.tenant.rested()
+        flow.tenant.home.flows -= 1
         if flow.tag > self._latest:
             self._latest = flow.tag
         if not self.count and not self.running:
@@ -153,8 +154,8 @@ class FairFlows:
         if not flow.idle:
             flow.idle = True
             self._idle.append(flow)
-        if len(self._idle) > MOST_IDLE:
-            self._forgive()
+            if len(self._idle) > MOST_IDLE:
+                self._forgive()
 
     def _forgive(self) -> None:
         """Close an idle flow or two, those that virtual time has caught up with."""

@@ -90,12 +90,13 @@ class BandQueue(FairFlows):
 
     def _wake(self, entry: Entry, flow: Flow) -> None:
         """Let a flow bid that was empty, or whose oldest ticket is now ``entry``."""
+        tenant = flow.tenant
         if flow.count == 1:
             if flow.tag < self.virtual:
                 flow.tag = self.virtual
             if not flow.running:
-                flow.tenant.woke()
-        if flow.tenant.parked:
+                tenant.home.flows += 1
+        if tenant.parked:
             return
         if flow.order_no == NONE:
             self.line_up(flow)

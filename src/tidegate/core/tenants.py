@@ -19,12 +19,12 @@ class Tenant:
     """The counts of one tenant over all pools and bands. ``flows`` are those known now, idle ones included."""
 
     __slots__ = (
-        "_home", "flows", "known", "limit", "name", "parked", "queued", "requests", "running", "spec", "tokens",
+        "flows", "home", "known", "limit", "name", "parked", "queued", "requests", "running", "spec", "tokens",
         "weight",
     )  # fmt: skip
 
     def __init__(self, spec: TenantSpec, home: Tenants, *, known: bool, now: float = 0.0) -> None:
-        self._home = home
+        self.home = home
         self.name = spec.name
         self.queued = 0
         self.running = 0
@@ -65,14 +65,6 @@ class Tenant:
         """Note that one of the tenant's flows was made."""
         self.flows[flow] = None
 
-    def woke(self) -> None:
-        """Note that one of the tenant's flows has work again."""
-        self._home.flows += 1
-
-    def rested(self) -> None:
-        """Note that one of the tenant's flows has no work any more."""
-        self._home.flows -= 1
-
     def left(self, flow: Flow) -> None:
         """Note that one of the tenant's flows was closed."""
         del self.flows[flow]
@@ -81,7 +73,7 @@ class Tenant:
     def forget(self) -> None:
         """Leave the table if this tenant has no limits and nothing here any more."""
         if not self.known and not self.queued and not self.running and not self.flows:
-            self._home.all.pop(self.name, None)
+            self.home.all.pop(self.name, None)
 
     def settle(self) -> bool:
         """Park or unpark by the count; return whether it was unparked."""
