@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tidegate.gateway.watch import NOTHING, StreamWatch, Used, inspect_whole, with_tier
+from tidegate.classify import Route
+from tidegate.gateway.watch import NOTHING, BytesWatch, StreamWatch, Used, inspect_whole, watch_for, with_tier
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
 WORD = 'data: {"choices":[{"index":0,"delta":{"content":"潮"},"finish_reason":null}],"usage":null}\n\n'.encode()
@@ -17,8 +18,8 @@ ERROR = b'data: {"error":{"message":"Context size has been exceeded.","code":500
 QUOTED = rb'data: {"choices":[{"index":0,"delta":{"content":"{\"error\": {\"message\""}}]}' + b"\n\n"
 
 
-def watched(stream: bytes, step: int = 0) -> StreamWatch:
-    watch = StreamWatch()
+def watched(stream: bytes, step: int = 0, route: Route = Route.CHAT) -> StreamWatch:
+    watch = watch_for(route)
     for start in range(0, len(stream), step or len(stream)):
         watch.piece(stream[start : start + (step or len(stream))])
     return watch
@@ -99,3 +100,55 @@ def test_the_tier_is_written_and_nothing_else_changes() -> None:
     assert '[ {"n": 1.0, "t": "潮\\u6f6e"} ]'.encode() in patched
     assert with_tier(patched, "default").count(b"service_tier") == 1
     assert with_tier(b"not json", "flex") == b"not json"
+
+
+CREATED = b'event: response.created\ndata: {"type":"response.created","response":{"error":null,"usage":null}}\n\n'
+DELTA = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"tide"}\n\n'
+USED = b'"usage":{"input_tokens":7,"input_tokens_details":{"cached_tokens":0},"output_tokens":3}}}\n\n'
+COMPLETED = (
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"o":"' + b"x" * 9000 + b'",' + USED
+)
+BEGUN = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}\n\n'
+)
+TEXT = b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"tide"}}\n\n'
+ENDING = b'data: {"type":"message_delta","usage":{"output_tokens":3}}\n\n'
+STOPPED = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+SAYS_END = rb'data: {"type":"response.output_text.delta","delta":"{\"type\":\"response.completed\"}"}' + b"\n\n"
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 40])
+@pytest.mark.parametrize(
+    ("route", "begun", "end"),
+    [
+        (Route.RESPONSES, CREATED + DELTA + SAYS_END, COMPLETED),
+        (Route.OTHER, BEGUN + TEXT, ENDING + STOPPED),
+    ],
+)
+def test_streams_with_typed_events_end_with_their_last_one(route: Route, begun: bytes, end: bytes, step: int) -> None:
+    cut = watched(begun, step, route)
+    assert (cut.content, cut.complete, cut.failed) == (True, False, False)
+    good = watched(begun + end, step, route)
+    assert (good.complete, good.failed, good.used()) == (True, False, Used(7, 3))
+
+
+def test_nothing_is_content_before_there_is_some() -> None:
+    assert not watched(CREATED, 0, Route.RESPONSES).content
+    assert not watched(BEGUN, 0, Route.OTHER).content
+    assert not watched(b": ping\n\n", 0, Route.OTHER).content
+    failed = watched(CREATED + b'data: {"type":"response.failed","response":{}}\n\n', 0, Route.RESPONSES)
+    assert (failed.failed, failed.complete, failed.content) == (True, True, False)
+    error = watched(b'event: error\ndata: {"type":"error","error":{"message":"busy"}}\n\n', 0, Route.OTHER)
+    assert (error.failed, error.content) == (True, False)
+
+
+def test_a_stream_of_an_unknown_kind_may_end_wherever_it_does() -> None:
+    watch = watched(b'data: {"anything":1}\n\n', 0, Route.OTHER)
+    assert (watch.content, watch.complete, watch.failed) == (True, True, False)
+    sound = BytesWatch()
+    sound.piece(b'"error":{"usage":{}}\n')
+    assert (sound.content, sound.complete, sound.failed, sound.used()) == (True, True, False, NOTHING)
+
+
+def test_a_whole_answer_tells_its_use_in_the_words_of_either_interface() -> None:
+    assert inspect_whole(b'{"error":null,"usage":{"input_tokens":7,"output_tokens":3}}') == (False, Used(7, 3))

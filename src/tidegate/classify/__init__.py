@@ -3,6 +3,7 @@
 from tidegate.classify.body import ParsedBody, fallback_allowed, is_given, parse_body
 from tidegate.classify.classifier import Classified, Classifier, Facts
 from tidegate.classify.estimates import Errors, EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.form import Place, is_form, model_of_form, with_model
 from tidegate.classify.headers import (
     RawHeaders,
     answer_headers,
@@ -15,7 +16,7 @@ from tidegate.classify.identity import Headers, Tenant, foreign_host, is_loopbac
 from tidegate.classify.labels import language
 from tidegate.classify.outcome import Refused
 from tidegate.classify.rewrite import ClientPriority, Usage, upstream_body
-from tidegate.classify.route import CAP_FIELD, Route, route_of
+from tidegate.classify.route import CAP_FIELD, Route, may_pass, route_of
 
 __all__ = [
     "CAP_FIELD",
@@ -28,6 +29,7 @@ __all__ = [
     "Headers",
     "LearnedPredictor",
     "ParsedBody",
+    "Place",
     "Predictor",
     "Quantiles",
     "RawHeaders",
@@ -41,11 +43,15 @@ __all__ = [
     "downstream_headers",
     "fallback_allowed",
     "foreign_host",
+    "is_form",
     "is_given",
     "is_loopback_host",
     "language",
+    "may_pass",
+    "model_of_form",
     "parse_body",
     "route_of",
     "upstream_body",
     "upstream_headers",
+    "with_model",
 ]

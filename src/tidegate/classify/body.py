@@ -109,6 +109,8 @@ def parse_body(raw: bytes, route: Route) -> ParsedBody | Refused:
         return _bad("expected a JSON object, got one that is nested too deeply")
     if route is Route.CHAT and not parsed.messages:
         return Refused(Reason.BAD_REQUEST, "messages: expected an array of messages, got none", "messages")
+    if route is Route.OTHER and parsed.service_tier == "standard_only":
+        parsed.service_tier = UNSET  # the Messages API's word for nothing special
     return parsed
 
 

@@ -150,6 +150,7 @@ class Classifier:
         if isinstance(placed, Refused):
             return placed
         band, predicted = placed
+        names_tier = facts.route is not Route.OTHER  # answers whose shape is not known stay as they are
         return Classified(
             tenant=tenant,
             band=band,
@@ -164,7 +165,7 @@ class Classifier:
             deadline_s=limits[1],
             request_id=labels.request_name(headers, facts.fresh_id),
             depends_on=depends_on,
-            tier=self._bands.tier_of(band) if isinstance(body.service_tier, str) else None,
+            tier=self._bands.tier_of(band) if isinstance(body.service_tier, str) and names_tier else None,
             max_output_tokens=self._max_output[band],
             clamped=choice.clamped,
             demoted=band != choice.band,

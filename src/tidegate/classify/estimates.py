@@ -123,7 +123,7 @@ class LearnedPredictor:
         factor = self._factors.get((tenant, pool))
         tokens = max(1, round(count * factor.value if factor is not None else count))
         choices = _choices(request.body)
-        generates = request.route is not Route.EMBEDDINGS
+        generates = _generates(request)
         memo = _Memo(tenant, pool, band, count, choices, generates)
         if not generates:
             return Quantiles(tokens, 0, 0, 0, memo)
@@ -138,7 +138,7 @@ class LearnedPredictor:
         """Take in what the request really used, and return how wrong the prediction was."""
         memo = predicted.memo
         if isinstance(memo, _Memo):
-            if input_tokens is not None:
+            if input_tokens is not None and memo.first_count > 0:
                 self._factors.touch((memo.tenant, memo.pool)).add(memo.first_count, input_tokens)
             if output_tokens is not None and memo.generates:
                 each = output_tokens // memo.choices
@@ -176,6 +176,12 @@ def _count(text: bytes) -> float:
 
 _TEXT_SIGNS = re.compile(rb'[ ",\\]')
 """What base64 has not: a whole window without any of these is embedded data."""
+
+
+def _generates(request: EstimateRequest) -> bool:
+    """Whether the answer is written token by token. Of routes that are not known, those do that take messages."""
+    route = request.route
+    return route is not Route.EMBEDDINGS and (route is not Route.OTHER or bool(request.body.messages))
 
 
 def _choices(body: ParsedBody) -> int:

@@ -111,14 +111,20 @@ def _check_coding(headers: RawHeaders, names: list[bytes]) -> Refused | None:
     return None
 
 
-def check_json(headers: dict[bytes, bytes]) -> Refused | None:
-    """Refuse bodies that are not plain JSON with 415 (``application/json``, no content encoding)."""
+def check_json(headers: dict[bytes, bytes], *, forms: bool = False) -> Refused | None:
+    """Refuse bodies that are not plain JSON with 415 (``application/json``, no content encoding).
+
+    Args:
+        headers: by name.
+        forms: take ``multipart/form-data`` too.
+    """
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         return _unsupported("expected a body without content-encoding, got one that is encoded", "content-encoding")
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
+    if kind != b"application/json" and not (forms and kind == b"multipart/form-data"):
         got = kind[:64].decode("latin-1") or "none"
-        return _unsupported(f"expected content-type: application/json, got {got}", "content-type")
+        expected = "application/json or multipart/form-data" if forms else "application/json"
+        return _unsupported(f"expected content-type: {expected}, got {got}", "content-type")
     return None
 
 

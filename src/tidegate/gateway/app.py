@@ -22,6 +22,7 @@ from tidegate.classify import (
     check_headers,
     foreign_host,
     is_loopback_host,
+    may_pass,
     route_of,
 )
 from tidegate.config import Settings
@@ -42,7 +43,7 @@ Scope = Mapping[str, Any]
 
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 JSON = (b"content-type", b"application/json")
-SERVED = (Route.CHAT, Route.COMPLETIONS)
+SERVED = (Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS, Route.RESPONSES)
 MODELS = "/v1/models"
 HEALTH = ("/livez", "/readyz")
 PATHS = (*SERVED, MODELS, f"{REQUESTS}NAME", *HEALTH)
@@ -111,6 +112,8 @@ class Gateway:
                 await self._look_up(call, scope, send, path=path)
             else:
                 await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
+        elif method == "POST" and may_pass(scope["raw_path"]):
+            await self._completions.run(call, Route.OTHER, scope, receive, send)
         else:
             detail = (
                 f"expected one of {', '.join((*SERVED, MODELS, REQUESTS + 'NAME', *HEALTH))}; got {method} {path[:200]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidegate.classify import Classified, ParsedBody, RawHeaders, Route
+from tidegate.classify import Classified, ParsedBody, Place, RawHeaders, Route
 
 
 class Asked(msgspec.Struct, gc=False):
@@ -15,6 +15,9 @@ class Asked(msgspec.Struct, gc=False):
         headers: as they came, names in lower case.
         raw: the body as it came; ``body`` is what was read of it.
         classified: tenant, band, pool, estimate.
+        target: path upstream where it is not the route's.
+        form: whether the body is a form instead of JSON.
+        model_at: where a form names its model.
     """
 
     route: Route
@@ -22,6 +25,9 @@ class Asked(msgspec.Struct, gc=False):
     raw: bytes
     body: ParsedBody
     classified: Classified
+    target: bytes = b""
+    form: bool = False
+    model_at: Place | None = None
 
     def let_go(self) -> None:
         """Drop the body once nobody needs it any more: a stream lasts long, and a prompt may be large.

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from tidegate.backends import Broken, Response
-from tidegate.gateway.relay import is_stream, read_whole
-from tidegate.gateway.watch import StreamWatch
+from tidegate.classify import Route
+from tidegate.gateway.relay import is_plain, is_stream, read_whole
+from tidegate.gateway.watch import BytesWatch, StreamWatch, watch_for
 from tidegate.runtime import Clock
 
 MOST_HELD = 64 * 1024
@@ -74,15 +75,20 @@ class Beginning:
         return f"status {self.response.status}"
 
 
-async def read_beginning(response: Response, clock: Clock) -> Beginning:
+async def read_beginning(response: Response, clock: Clock, route: Route = Route.CHAT) -> Beginning:
     """Read an answer as far as it takes to know what it is.
+
+    Args:
+        response: has its head.
+        clock: for the time that a stream without content is held.
+        route: what was asked, which says how its streams look.
 
     Raises:
         BackendError: it broke, or a stream ended, before that.
     """
     if not is_stream(response):
-        return Beginning(response, await read_whole(response))
-    watch = StreamWatch()
+        return await _read_other(response, route)
+    watch = watch_for(route)
     held: list[bytes] = []
     size, began = 0, 0.0
     while data := await response.read():
@@ -98,3 +104,15 @@ async def read_beginning(response: Response, clock: Clock) -> Beginning:
     if response.at_end and not (watch.content or watch.complete):
         raise Broken("the stream ended before its first content")
     return Beginning(response, b"".join(held), watch)
+
+
+async def _read_other(response: Response, route: Route) -> Beginning:
+    """Read all of an answer, but of one that is neither JSON nor events only the first piece: it may be long."""
+    if route is not Route.OTHER or is_plain(response):
+        return Beginning(response, await read_whole(response))
+    first = await response.read()
+    if response.at_end:
+        return Beginning(response, first)
+    watch = BytesWatch()
+    watch.piece(first)
+    return Beginning(response, first, watch)

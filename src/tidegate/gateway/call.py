@@ -31,6 +31,7 @@ class Call(msgspec.Struct, gc=False):
         status: what the client got; 0 before anything was sent.
         outcome, reason: how it ended.
         used: tokens, as far as they are known.
+        broken: the answer had begun and has no form in which its end could be told: the connection must end.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class Call(msgspec.Struct, gc=False):
     outcome: Outcome = Outcome.FAILED
     reason: Reason | None = None
     used: Used = NOTHING
+    broken: bool = False
 
     @property
     def started(self) -> bool:

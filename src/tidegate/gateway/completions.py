@@ -13,39 +13,33 @@ from typing import Any
 
 from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit, tells_limits
 from tidegate.classify import (
-    CAP_FIELD,
     Classifier,
-    ClientPriority,
     Facts,
     Headers,
     RawHeaders,
     Refused,
     Route,
     check_headers,
-    check_json,
-    parse_body,
-    upstream_body,
-    upstream_headers,
 )
 from tidegate.core import Lease, Outcome, Paused, Reason, Release, Requeue, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
-from tidegate.gateway.body import Receive, read_body, too_long
+from tidegate.gateway.body import Receive
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.exchange import FAILED, Exchange
+from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.protocol import ClientLink
+from tidegate.gateway.reading import read_request
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, look_at_whole, relay_stream, whole_headers
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.returning import Returning
 from tidegate.gateway.tries import Tries
+from tidegate.gateway.watch import BytesWatch
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry import Recorder
-
-TARGETS = {route: route.value.encode() for route in (Route.CHAT, Route.COMPLETIONS)}
-"""Where each route is asked for upstream."""
 
 FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
 """Reasons for which the scheduler ends a ticket that has failed on every backend."""
@@ -87,7 +81,7 @@ class Completions:
         headers: RawHeaders = scope["headers"]
         by_name = dict(headers)
         link: ClientLink = scope["state"]["link"]
-        asked = await self._understand(call, route, headers, by_name, receive)
+        asked = await self._understand(call, route, scope, by_name, receive)
         if asked is None or link.gone:
             call.left()
         elif isinstance(asked, Refused):
@@ -103,6 +97,8 @@ class Completions:
             self._live.add(exchange)
             try:
                 await self._serve(call, asked, exchange, send)
+                if call.broken:
+                    link.cut()
             except asyncio.CancelledError:
                 if exchange.stopped is None:
                     raise
@@ -143,30 +139,28 @@ class Completions:
                 exchange.stop(Reason.UPSTREAM_TIMEOUT)
 
     async def _understand(
-        self, call: Call, route: Route, headers: RawHeaders, by_name: Headers, receive: Receive
+        self, call: Call, route: Route, scope: Mapping[str, Any], by_name: Headers, receive: Receive
     ) -> Asked | Refused | None:
         """Read and classify. ``None``: the client left."""
+        headers: RawHeaders = scope["headers"]
         if (bad := check_headers(headers)) is not None:
             return bad
         tenant = self._classifier.identify(by_name)
         if isinstance(tenant, Refused):
             return tenant
-        if (bad := check_json(by_name) or too_long(by_name, self._max_body)) is not None:
-            return bad
-        raw = await read_body(receive, self._max_body)
-        if raw is None or isinstance(raw, Refused):
-            return raw
-        body = parse_body(raw, route)
-        if isinstance(body, Refused):
-            return body
-        facts = Facts(route, route, by_name, raw, body, call.request_id, tenant)
+        read = await read_request(route, by_name, receive, self._max_body)
+        if read is None or isinstance(read, Refused):
+            return read
+        countable = b"" if read.form else read.raw  # sound and pictures have no text to count
+        facts = Facts(route, scope["path"], by_name, countable, read.body, call.request_id, tenant)
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
         call.classified = classified
         if classified.clamped:
             self._recorder.clamped(classified.band)
-        return Asked(route, headers, raw, body, classified)
+        target = scope["raw_path"] if route is Route.OTHER else b""
+        return Asked(route, headers, read.raw, read.body, classified, target, read.form, read.model_at)
 
     async def _serve(self, call: Call, asked: Asked, exchange: Exchange, send: Send) -> None:
         """Wait for a seat and try; as long as the client has nothing, a failure may lead to another seat."""
@@ -240,25 +234,11 @@ class Completions:
 
     async def _ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange) -> Beginning:
         """Send the request and read the beginning of its answer."""
-        classified, body = asked.classified, asked.body
-        priority: int | ClientPriority | None = None
-        if backend.send_priority:
-            priority = backend.engine.priority_of(lease.band)
-        if priority is None:
-            priority = ClientPriority.KEEP if classified.tenant.trusted else ClientPriority.DROP
-        content = upstream_body(
-            asked.raw,
-            body,
-            model=classified.upstream_model,
-            priority=priority,
-            max_output_tokens=classified.max_output_tokens,
-            cap_field=CAP_FIELD.get(asked.route),
-        )
-        headers = upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
+        target, headers, content = target_of(asked), headers_of(asked, backend, lease), body_of(asked, backend, lease)
         exchange.asked()
-        response = await backend.upstream.request(b"POST", TARGETS[asked.route], headers, content)
+        response = await backend.upstream.request(b"POST", target, headers, content)
         exchange.response = response
-        return await read_beginning(response, self._clock)
+        return await read_beginning(response, self._clock, asked.route)
 
     async def _relay(self, call: Call, asked: Asked, exchange: Exchange, beginning: Beginning, send: Send) -> None:
         response, watch = beginning.response, beginning.watch
@@ -266,7 +246,9 @@ class Completions:
             asked.let_go()
             relayed = await relay_stream(call, response, send, clock=self._clock, first=beginning.start, watch=watch)
             self._settle(call, asked, exchange, response, relayed)
-            if relayed.error is not None:
+            if relayed.error is not None and isinstance(watch, BytesWatch):
+                call.broken = True
+            elif relayed.error is not None:
                 assert call.reason is not None
                 event = self._refuser.event(call.reason, str(relayed.error), asked)
                 await send({"type": "http.response.body", "body": event})

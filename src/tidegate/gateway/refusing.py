@@ -10,7 +10,7 @@ import random
 
 import msgspec
 
-from tidegate.classify import Headers, RawHeaders, Refused, fallback_allowed, language
+from tidegate.classify import Headers, RawHeaders, Refused, Route, fallback_allowed, language
 from tidegate.config import Settings, ShedAnswer
 from tidegate.core import Outcome, Reason, Reject
 from tidegate.gateway.asked import Asked
@@ -129,7 +129,8 @@ class Refuser:
 
     def event(self, reason: Reason, detail: str, asked: Asked) -> bytes:
         """Give the event that ends a stream which cannot be finished."""
-        return error_event(reason, detail=detail, language=asked.classified.language)
+        typed = asked.route not in (Route.CHAT, Route.COMPLETIONS)
+        return error_event(reason, detail=detail, language=asked.classified.language, typed=typed)
 
     def _answer(
         self,

@@ -38,6 +38,12 @@ def is_stream(response: Response) -> bool:
     return response.status == 200 and (response.header(b"content-type") or b"").startswith(_EVENT_STREAM)
 
 
+def is_plain(response: Response) -> bool:
+    """Whether the answer is to be read as a whole: JSON, or no success."""
+    kind = (response.header(b"content-type") or b"application/json").partition(b";")[0].strip().lower()
+    return response.status != 200 or kind == b"application/json"
+
+
 async def relay_stream(
     call: Call, response: Response, send: Send, *, clock: Clock, first: bytes, watch: StreamWatch
 ) -> Relayed:

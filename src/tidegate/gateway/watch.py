@@ -12,6 +12,7 @@ import re
 import msgspec
 
 from tidegate.backends import stream_error
+from tidegate.classify import Route
 
 _KEEP = 4096
 """Most bytes of an unfinished line that are kept to find what was cut between two pieces."""
@@ -19,6 +20,9 @@ _KEEP = 4096
 _EVENTS_ASIDE = 2
 
 _CONTENT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[')
+_TYPED_CONTENT = re.compile(rb'"(?:delta|text|thinking|partial_json|content)"\s*:\s*"[^"]|"type"\s*:\s*"tool_use"')
+_TYPED_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
+_TYPED_END = re.compile(rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop)"|data: ?\[DONE\]')
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
@@ -26,6 +30,8 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class _Whole(msgspec.Struct):
@@ -96,12 +102,84 @@ class StreamWatch:
         return Used(None, max(self._events - _EVENTS_ASIDE, 0)) if self.content else NOTHING
 
 
+class TypedWatch(StreamWatch):
+    """Follows a stream whose events have types, as those of the Responses and the Messages API have, or any other.
+
+    Of a stream whose kind is not known, every clean end is an end, and everything but an error is content.
+    """
+
+    __slots__ = ("_ended", "_input", "_known")
+
+    def __init__(self, *, known: bool) -> None:
+        super().__init__()
+        self._known = known
+        self._ended = False
+        self._input = b""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the stream may end here."""
+        return self.failed or self._ended or (not self._known and self._events > 0)
+
+    def used(self) -> Used:
+        """Give the last usage that the stream told; the Messages API tells the prompt's at the start only."""
+        used = super().used()
+        if used.input_tokens is None and self._input:
+            first = _USAGE.search(self._input)
+            return Used(_decode_usage(first[1]).input_tokens if first else None, used.output_tokens)
+        return used
+
+    def piece(self, data: bytes) -> None:
+        """Look at the next piece."""
+        super().piece(data)
+        data = self._last[-1]  # with what of its first line had come before
+        if b'"message_start"' in data:
+            self._known = True
+            self._input = data
+        if not self.content and (_TYPED_CONTENT.search(data) or not (self._known or self.failed or not self._events)):
+            self.content = True
+        if _TYPED_END.search(data):
+            self._ended = True
+            self.failed = self.failed or _TYPED_FAILED.search(data) is not None
+
+
+class BytesWatch(StreamWatch):
+    """Follows an answer that is neither JSON nor an event stream, like audio: any clean end is its end."""
+
+    __slots__ = ()
+
+    @property
+    def complete(self) -> bool:
+        """Its framing says where it ends."""
+        return True
+
+    def used(self) -> Used:
+        """Nothing is told."""
+        return NOTHING
+
+    def piece(self, data: bytes) -> None:
+        """Take anything as content."""
+        self.content = self.content or bool(data)
+
+
+def watch_for(route: Route) -> StreamWatch:
+    """Give what follows an event stream of a route."""
+    if route in (Route.CHAT, Route.COMPLETIONS):
+        return StreamWatch()
+    return TypedWatch(known=route is Route.RESPONSES)
+
+
 def _decode_usage(data: bytes) -> Used:
     try:
-        usage = _usage_decoder.decode(data)
+        return _used(_usage_decoder.decode(data))
     except msgspec.DecodeError:
         return NOTHING
-    return Used(usage.prompt_tokens, usage.completion_tokens)
+
+
+def _used(usage: _Usage) -> Used:
+    """Give what is told in the words of either API."""
+    told, written = usage.prompt_tokens, usage.completion_tokens
+    return Used(usage.input_tokens if told is None else told, usage.output_tokens if written is None else written)
 
 
 def inspect_whole(body: bytes) -> tuple[bool, Used]:
@@ -112,7 +190,7 @@ def inspect_whole(body: bytes) -> tuple[bool, Used]:
         return False, NOTHING
     failed = bytes(whole.error) != b"null" or whole.object == "error"
     usage = whole.usage
-    return failed, NOTHING if usage is None else Used(usage.prompt_tokens, usage.completion_tokens)
+    return failed, NOTHING if usage is None else _used(usage)
 
 
 def with_tier(body: bytes, tier: str) -> bytes:

@@ -99,12 +99,21 @@ def error_body(reason: Reason, *, detail: str = "", param: str | None = None, la
     return msgspec.json.encode({"error": {"message": message, "type": row.type, "param": param, "code": row.code}})
 
 
-def error_event(reason: Reason, *, detail: str = "", language: str = "en") -> bytes:
+def error_event(reason: Reason, *, detail: str = "", language: str = "en", typed: bool = False) -> bytes:
     """Return the one event that ends a stream which cannot be finished; no ``[DONE]`` may follow.
+
+    Args:
+        reason: row of the table.
+        detail: as in ``answer_for``.
+        language: ``zh`` or ``en``.
+        typed: for streams whose events have names (Responses, Messages), whose clients pass over one without.
 
     The leading line end closes an event that the upstream may have left half sent, so that this one is read.
     """
-    return b"\n\ndata: " + error_body(reason, detail=detail, language=language) + b"\n\n"
+    body = error_body(reason, detail=detail, language=language)
+    if typed:
+        return b'\n\nevent: error\ndata: {"type":"error",' + body[1:] + b"\n\n"
+    return b"\n\ndata: " + body + b"\n\n"
 
 
 def retry_seconds(retry: Retry, retry_after_s: float | None, *, jitter: float, band: int) -> float:

@@ -1,0 +1,39 @@
+"""What is sent upstream for a request: path, headers and body, with nothing changed but what must be."""
+
+from __future__ import annotations
+
+from tidegate.classify import CAP_FIELD, ClientPriority, RawHeaders, Route, upstream_body, upstream_headers, with_model
+from tidegate.core import Lease
+from tidegate.gateway.asked import Asked
+from tidegate.gateway.pools import Backend
+
+
+def target_of(asked: Asked) -> bytes:
+    """Give the path; a client's query is not passed on."""
+    return asked.target or asked.route.encode()
+
+
+def headers_of(asked: Asked, backend: Backend, lease: Lease) -> RawHeaders:
+    """Give the headers."""
+    return upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
+
+
+def body_of(asked: Asked, backend: Backend, lease: Lease) -> bytes:
+    """Give the body. The priority is told where the engine is known to read it."""
+    classified = asked.classified
+    if asked.form:
+        model, place = classified.upstream_model, asked.model_at
+        return asked.raw if model is None or place is None else with_model(asked.raw, place, model)
+    priority: int | ClientPriority | None = None
+    if backend.send_priority and asked.route is not Route.OTHER:
+        priority = backend.engine.priority_of(lease.band)
+    if priority is None:
+        priority = ClientPriority.KEEP if classified.tenant.trusted else ClientPriority.DROP
+    return upstream_body(
+        asked.raw,
+        asked.body,
+        model=classified.upstream_model,
+        priority=priority,
+        max_output_tokens=classified.max_output_tokens,
+        cap_field=CAP_FIELD.get(asked.route),
+    )
