@@ -13,8 +13,10 @@ from tidegate.classify import Classifier
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
 from tidegate.control import Audit, Hooks, Live, build_control_app
 from tidegate.core import Reason, Scheduler
-from tidegate.gateway import ClientServer, Completions, Ends, Gateway, Limits, Models, Pools, Refuser, Requests
+from tidegate.gateway import ClientServer, Completions, Ends, Gateway, Limits, Models, Pools, Refuser, Requests, Rows
+from tidegate.jobs import Jobs
 from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, StallMonitor, SystemClock
+from tidegate.stores import StoreError
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
 
@@ -57,6 +59,7 @@ class Parts:
     live: Live
     collector: GcPolicy
     stalls: StallMonitor
+    jobs: Jobs | None = None
 
 
 class Obeys(Protocol):
@@ -123,13 +126,16 @@ class Service:
 
         Raises:
             OSError: an address is taken; nothing is left open then.
+            StoreError: the job store cannot be opened; likewise.
         """
         parts = self._parts
         await parts.pools.start()
         try:
+            if parts.jobs is not None:
+                await parts.jobs.start()
             await parts.control.start()
             await parts.gateway.start()
-        except OSError:
+        except (OSError, StoreError):
             await self._close()
             raise
         loop = asyncio.get_running_loop()
@@ -140,9 +146,12 @@ class Service:
     async def stop(self) -> None:
         """Accept nobody, refuse what waits, let what runs finish within ``drain_timeout``, then end the rest."""
         self._parts.gateway.stop_accepting()
+        pausing = None if self._parts.jobs is None else asyncio.ensure_future(self._parts.jobs.pause())
         await self._drained(self._settings.gateway.drain_timeout)
         self._parts.completions.stop_running(Reason.DRAINING)
         await asyncio.wait((asyncio.ensure_future(self._parts.driver.drain(LAST_WORDS_S)),))
+        if pausing is not None:
+            pausing.cancel()
         await self._close()
 
     def hurry(self) -> None:
@@ -159,6 +168,8 @@ class Service:
             self._watch.cancel()
         parts.live.close()
         await parts.gateway.stop()
+        if parts.jobs is not None:
+            await parts.jobs.stop()
         await parts.control.stop()
         await parts.pools.stop()
         parts.collector.stop()
@@ -210,6 +221,18 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         silence_s=settings.gateway.silence_timeout,
     )
     models = Models(settings, pools, clock)
+    rows = Rows(classifier=classifier, completions=completions, driver=driver, pools=pools, clock=clock)
+    jobs = None
+    if settings.jobs is not None:
+        jobs = Jobs(
+            settings.jobs,
+            driver=driver,
+            sender=rows,
+            classifier=classifier,
+            clock=clock,
+            max_line=settings.gateway.max_body,
+            lend_limit=lambda: live.settings.policy.lend_limit,
+        )
     app = Gateway(
         settings,
         completions=completions,
@@ -220,6 +243,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         driver=driver,
         clock=clock,
         log=log,
+        jobs=None if jobs is None else jobs.app,
     )
     live = Live(
         settings,
@@ -247,7 +271,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 tls=_certificate(settings.gateway.tls, "gateway.tls"),
             ),
             control=ClientServer(
-                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain)),
+                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain, jobs)),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
                 tls=_certificate(settings.control.tls, "control.tls"),
@@ -255,6 +279,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             live=live,
             collector=GcPolicy(clock),
             stalls=StallMonitor(clock, recorder),
+            jobs=jobs,
         ),
     )
 

@@ -123,6 +123,11 @@ class Classifier:
             _Model(only.pool, None if only.name == WILDCARD else only.name) if only is not None else self._any_model
         )
 
+    @property
+    def band_names(self) -> tuple[str, ...]:
+        """Names of the bands, highest first."""
+        return self._band_names
+
     def identify(self, headers: Headers) -> Tenant | Refused:
         """Return the tenant of a request; needs no body. See ``Identities.identify``."""
         return self.identities.identify(headers)

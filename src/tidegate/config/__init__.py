@@ -15,6 +15,7 @@ from tidegate.config.changes import (
 from tidegate.config.document import document
 from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine, Role, ShedAnswer, ShedModel
+from tidegate.config.jobs import JobsSettings
 from tidegate.config.load import load_settings, parse_settings
 from tidegate.config.policy import BandSettings, MessageSettings, PolicySettings
 from tidegate.config.ports import ControlSettings, GatewaySettings, OperatorSettings, TlsSettings
@@ -67,6 +68,7 @@ __all__ = [
     "Engine",
     "ExpectedError",
     "GatewaySettings",
+    "JobsSettings",
     "Mark",
     "MessageSettings",
     "ModeSettings",

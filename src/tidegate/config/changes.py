@@ -128,6 +128,8 @@ def needs_restart(before: Settings, after: Settings) -> list[str]:
     found += [f"control.{key}" for key in _changed(before.control, after.control) if key not in LIVE]
     if before.band_names != after.band_names:
         found.append("policy.bands")
+    if before.jobs != after.jobs:
+        found.append("jobs")
     return found
 
 

@@ -16,7 +16,6 @@ NOT_YET: dict[str, str] = {
     "policy.preempt_rate": "preemption",
     "policy.max_preemptions": "preemption",
     "policy.resume_attempts": "resuming a broken answer",
-    "jobs": "batch jobs",
     "cluster": "several replicas",
 }
 """Path to what the setting belongs to."""

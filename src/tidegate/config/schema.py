@@ -35,6 +35,7 @@ from tidegate.config.fields import (
     TextMap,
     Texts,
 )
+from tidegate.config.jobs import JobsSettings
 from tidegate.config.policy import PolicySettings
 from tidegate.config.ports import ControlSettings, GatewaySettings
 from tidegate.config.upstreams import DERIVED, BackendSettings
@@ -179,6 +180,7 @@ class Settings(Section):
     objectives: dict[str, BandName] = Field(
         default={}, description="Names that `x-llm-d-inference-objective` and its twin may carry, each with its band."
     )
+    jobs: JobsSettings | None = Field(default=None, description="Batch jobs. Absent: none.")
 
     @property
     def band_names(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from tidegate.config import (
     replace_backends,
     replace_policy,
 )
+from tidegate.control.letters import DeadLetters, Letters
 from tidegate.control.live import Live
 from tidegate.control.operators import Denied, Doorkeeper, Operator
 from tidegate.control.speech import SpokenError, answer, error_answer, only, read_json, refused
@@ -47,10 +48,12 @@ class Hooks:
     Attributes:
         stop_request: end a request that waits or runs, by its ticket's id; ``False``: there is none.
         drain: refuse what waits and what comes from now on, for good; called once.
+        letters: the dead letters of batch jobs, ``None`` when there are no jobs.
     """
 
     stop_request: Callable[[str], bool]
     drain: Callable[[], None]
+    letters: Letters | None = None
 
 
 class Admin:
@@ -82,6 +85,12 @@ class Admin:
                 "/admin/requests/{id:path}", {"GET": (view, self._request), "DELETE": (change, self._stop_request)}
             ),
             self._route("/admin/audit", {"GET": (view, self._audit)}),
+        ]
+        letters = DeadLetters(hooks.letters)
+        self.routes += [
+            self._route("/admin/dead-letters", {"GET": (view, letters.listed)}),
+            self._route("/admin/dead-letters/{id}", {"DELETE": (change, letters.discarded)}),
+            self._route("/admin/dead-letters/{id}/redrive", {"POST": (change, letters.redriven)}),
         ]
 
     def _route(self, path: str, methods: dict[str, tuple[Role, Answering]]) -> Route:

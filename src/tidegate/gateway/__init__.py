@@ -7,6 +7,7 @@ from tidegate.gateway.pools import Pools
 from tidegate.gateway.protocol import Limits
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import Ends, Requests
+from tidegate.gateway.rows import Rows
 from tidegate.gateway.server import ClientServer
 
-__all__ = ["ClientServer", "Completions", "Ends", "Gateway", "Limits", "Models", "Pools", "Refuser", "Requests"]
+__all__ = ["ClientServer", "Completions", "Ends", "Gateway", "Limits", "Models", "Pools", "Refuser", "Requests", "Rows"]

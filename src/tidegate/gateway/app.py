@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -40,12 +40,14 @@ from tidegate.telemetry.log import Log
 log = structlog.get_logger("tidegate.gateway")
 
 Scope = Mapping[str, Any]
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 JSON = (b"content-type", b"application/json")
 SERVED = (Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS, Route.RESPONSES)
 MODELS = "/v1/models"
 HEALTH = ("/livez", "/readyz")
+JOBS = ("/v1/files", "/v1/batches")
 PATHS = (*SERVED, MODELS, f"{REQUESTS}NAME", *HEALTH)
 READ = ("GET", "HEAD")
 
@@ -65,6 +67,7 @@ class Gateway:
         driver: Driver,
         clock: Clock,
         log: Log,
+        jobs: AsgiApp | None = None,
     ) -> None:
         self._completions = completions
         self._classifier = classifier
@@ -74,6 +77,7 @@ class Gateway:
         self._driver = driver
         self._clock = clock
         self._log = log
+        self._jobs = jobs
         self._local_only = settings.gateway.listen.is_loopback
         self._ids = itertools.count(1)
         self._prefix = f"req-{secrets.token_hex(6)}-"
@@ -112,6 +116,8 @@ class Gateway:
                 await self._look_up(call, scope, send, path=path)
             else:
                 await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
+        elif path in JOBS or path.startswith(tuple(f"{root}/" for root in JOBS)):
+            await self._batch(call, scope, receive, send)
         elif method == "POST" and may_pass(scope["raw_path"]):
             await self._completions.run(call, Route.OTHER, scope, receive, send)
         else:
@@ -151,6 +157,27 @@ class Gateway:
             return
         call.ended(Outcome.COMPLETED)
         await call.answer(send, 200, [JSON, *call.headers(self._clock.now())], found)
+
+    async def _batch(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the routes of batch jobs, with its tenant."""
+        headers: RawHeaders = scope["headers"]
+        tenant = check_headers(headers) or self._classifier.identify(dict(headers))
+        if isinstance(tenant, Refused):
+            await self._refuse(call, scope, send, tenant)
+            return
+        if self._jobs is None:
+            detail = "batch jobs are not set up on this gateway: its settings have no block jobs"
+            await self._refuse(call, scope, send, Refused(Reason.BAD_REQUEST, detail, status=404))
+            return
+
+        async def told(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                call.ended(Outcome.COMPLETED if call.status < 400 else Outcome.REJECTED)
+                message = {**message, "headers": [*message["headers"], *call.headers(self._clock.now())]}
+            await send(message)
+
+        await self._jobs({**scope, "state": {**scope["state"], "tenant": tenant}}, receive, told)
 
     async def _wrong_method(self, call: Call, scope: Scope, send: Send, *, allowed: bytes) -> None:
         detail = f"expected {allowed.decode()}, got {scope['method'][:20]}"

@@ -8,7 +8,8 @@ cancellation, which ``Exchange`` has acted on before this code sees it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit, tells_limits
@@ -93,8 +94,7 @@ class Completions:
                 self._ends.told(f"{asked.classified.tenant.name}/{asked.classified.request_id}")
 
     async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
-        with Exchange(self._driver, link) as exchange:
-            self._live.add(exchange)
+        with Exchange(self._driver, link) as exchange, self.holding(exchange):
             try:
                 await self._serve(call, asked, exchange, send)
                 if call.broken:
@@ -104,8 +104,15 @@ class Completions:
                     raise
                 exchange.finish(FAILED, reason=exchange.stopped)
                 await self._fail(call, send, asked, exchange.stopped, "the request was stopped")
-            finally:
-                self._live.discard(exchange)
+
+    @contextlib.contextmanager
+    def holding(self, exchange: Exchange) -> Iterator[None]:
+        """Keep a request among those that can be stopped, and whose silence is noticed."""
+        self._live.add(exchange)
+        try:
+            yield
+        finally:
+            self._live.discard(exchange)
 
     def stop_running(self, reason: Reason) -> None:
         """End every request in progress; each client gets an error."""
@@ -195,7 +202,7 @@ class Completions:
         if backend is None:  # taken out of the settings since the dispatch
             return Requeue(avoid=True, reason=Reason.NO_BACKEND)
         try:
-            beginning = await self._ask(asked, backend, lease, exchange)
+            beginning = await self.ask(asked, backend, lease, exchange)
         except BackendError as error:
             exchange.response = None
             reason = exchange.stopped or _reason(error)
@@ -206,7 +213,7 @@ class Completions:
             exchange.finish(FAILED, reason=reason)
             await self._fail(call, send, asked, reason, str(error))
             return None
-        verdict = self._heard(backend, beginning)
+        verdict = self.heard(backend, beginning)
         if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
             beginning.response.abort()
             return Requeue(avoid=True)
@@ -216,7 +223,7 @@ class Completions:
         await self._relay(call, asked, exchange, beginning, send)
         return None
 
-    def _heard(self, backend: Backend, beginning: Beginning) -> Verdict:
+    def heard(self, backend: Backend, beginning: Beginning) -> Verdict:
         """Tell health and scheduler what the beginning of an answer says of its backend."""
         verdict, headers = beginning.verdict, beginning.response.headers
         if tells_limits(headers):
@@ -232,7 +239,7 @@ class Completions:
             self._pools.failed(backend, beginning.why)
         return verdict
 
-    async def _ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange) -> Beginning:
+    async def ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange) -> Beginning:
         """Send the request and read the beginning of its answer."""
         target, headers, content = target_of(asked), headers_of(asked, backend, lease), body_of(asked, backend, lease)
         exchange.asked()

@@ -13,16 +13,23 @@ closed, the seat returned. Then the request's task is cancelled, so that it ends
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
-from tidegate.gateway.protocol import ClientLink
 from tidegate.runtime import Driver, Refusal
 
 CANCELLED = Release(Outcome.CANCELLED)
 FAILED = Release(Outcome.FAILED)
+
+
+class Link(Protocol):
+    """What is wanted of the client's connection; see ``ClientLink``."""
+
+    gone: bool
+    on_gone: Callable[[], None] | None
 
 
 class Exchange:
@@ -50,7 +57,7 @@ class Exchange:
         "stopped",
     )
 
-    def __init__(self, driver: Driver, link: ClientLink) -> None:
+    def __init__(self, driver: Driver, link: Link) -> None:
         self._driver = driver
         self._link = link
         self._task = asyncio.current_task()
@@ -90,6 +97,22 @@ class Exchange:
         self._waiting = lease.ticket.id
         self._driver.requeue(lease, requeue, self)
         return await self._answer()
+
+    def give_back(self, requeue: Requeue) -> None:
+        """Give the seat back and take the ticket out of the queue, as if it had never been dispatched."""
+        lease, self.lease = self.lease, None
+        assert lease is not None
+        self.response = None
+        self._waiting = lease.ticket.id
+        self._driver.requeue(lease, requeue, self)
+        self._let_go(CANCELLED)
+
+    def replace(self, ticket: Ticket) -> None:
+        """While a ticket waits, let it go and wait with another in its place."""
+        assert self._waiting
+        self._driver.cancel(self._waiting)
+        self._waiting = ticket.id
+        self._driver.submit(ticket, self)
 
     async def _answer(self) -> Lease | None:
         if self._waiting:

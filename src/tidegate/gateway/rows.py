@@ -1,0 +1,239 @@
+"""Send rows of batches the way of all requests: classified, queued, asked of a backend. Only the client is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+
+from tidegate.backends import BackendError, TimedOut, pause_s
+from tidegate.classify import Classified, Classifier, Facts, Refused, Route, Tenant, parse_body
+from tidegate.classify.bands import BAND_HEADER
+from tidegate.core import Outcome, Reason, Release, Requeue, Ticket
+from tidegate.gateway.affinity import affinity_of
+from tidegate.gateway.asked import Asked
+from tidegate.gateway.beginning import Beginning, Verdict
+from tidegate.gateway.completions import FAILURES, Completions
+from tidegate.gateway.exchange import FAILED, Exchange
+from tidegate.gateway.pools import Pools
+from tidegate.gateway.tries import Tries
+from tidegate.gateway.watch import inspect_whole
+from tidegate.refusals import answer_for
+from tidegate.runtime import Clock, Driver
+from tidegate.runtime.rows import RowAnswer, RowBroken, RowEnd, RowRequest, RowReturned
+
+HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
+
+
+class NoClient:
+    """Stands where a client's connection would: it never leaves."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+
+
+class Rows:
+    """Sends rows. See ``runtime.rows.RowSender``."""
+
+    def __init__(
+        self, *, classifier: Classifier, completions: Completions, driver: Driver, pools: Pools, clock: Clock
+    ) -> None:
+        self._classifier = classifier
+        self.completions = completions
+        self.driver = driver
+        self.pools = pools
+        self.clock = clock
+        self._ids = itertools.count(1)
+        self._prefix = f"row-{secrets.token_hex(6)}-"
+
+    def fresh_id(self) -> str:
+        """Give an id that no ticket has had."""
+        return f"{self._prefix}{next(self._ids):x}"
+
+    def place(self, row: RowRequest) -> Row | RowAnswer | RowReturned:
+        """See ``runtime.rows.RowSender``."""
+        tenant = self._tenant(row.tenant)
+        if tenant is None:
+            return RowReturned(reason=Reason.UNAUTHORIZED, detail=f"the settings have no tenant {row.tenant!r}")
+        route = Route(row.path)
+        body = parse_body(row.body, route)
+        if isinstance(body, Refused):
+            return _refusal(body)
+        if body.stream:
+            return _refusal(Refused(Reason.BAD_REQUEST, "stream: expected false or none in a batch", "stream"))
+        headers = {BAND_HEADER: row.band.encode()}
+        classified = self._classifier.classify(Facts(route, route, headers, row.body, body, self.fresh_id(), tenant))
+        if isinstance(classified, Refused):
+            return _refusal(classified)
+        return Row(self, row, Asked(route, HEADERS, row.body, body, classified))
+
+    def learn(self, asked: Asked, content: bytes) -> tuple[bool, Release]:
+        """Look at an answer of status 200: is it an error after all, and what has it used?"""
+        failed, used = inspect_whole(content)
+        if failed:
+            return True, FAILED
+        self._classifier.learn(asked.classified, input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+        return False, Release(Outcome.COMPLETED, used.input_tokens, used.output_tokens)
+
+    def _tenant(self, name: str) -> Tenant | None:
+        identities = self._classifier.identities
+        if identities.anonymous is not None and identities.anonymous.name == name:
+            return identities.anonymous
+        return next((tenant for tenant in identities.tenants if tenant.name == name), None)
+
+
+class Row:
+    """One row on its way. See ``runtime.rows.PlacedRow``."""
+
+    __slots__ = ("_asked", "_exchange", "_rows", "_ticket")
+
+    def __init__(self, rows: Rows, row: RowRequest, asked: Asked) -> None:
+        self._rows = rows
+        self._asked = asked
+        self._exchange: Exchange | None = None
+        self._ticket = _ticket(asked.classified, asked, row)
+
+    @property
+    def pool(self) -> str:
+        """Name of the pool it goes to."""
+        return self._ticket.pool
+
+    @property
+    def band(self) -> int:
+        """Index of its band."""
+        return self._ticket.band
+
+    async def send(self, seated: Callable[[], None]) -> RowEnd:
+        """See ``runtime.rows.PlacedRow``."""
+        with Exchange(self._rows.driver, NoClient()) as exchange, self._rows.completions.holding(exchange):
+            self._exchange = exchange
+            try:
+                return await self._send(exchange, seated)
+            except asyncio.CancelledError:
+                if exchange.stopped is None:
+                    raise
+                return RowReturned(reason=exchange.stopped)
+
+    def bear(self, name: str) -> bool:
+        """See ``runtime.rows.PlacedRow``. It stands where it stood: its arrival is kept."""
+        exchange, ticket = self._exchange, self._ticket
+        if exchange is None or exchange.lease is not None or exchange.ticket_id != ticket.id:
+            return False
+        if ticket.name != name:
+            self._ticket = _renamed(ticket, self._rows.fresh_id(), name)
+            exchange.replace(self._ticket)
+        return True
+
+    async def _send(self, exchange: Exchange, seated: Callable[[], None]) -> RowEnd:
+        tries = Tries()
+        if self._ticket.arrived is None:
+            self._ticket.arrived = self._rows.clock.now()
+        lease = await exchange.seat(self._ticket)
+        while lease is not None:
+            seated()
+            end = await self._try(exchange, tries)
+            if not isinstance(end, Requeue):
+                return end
+            lease = await exchange.requeue(end)
+        refusal = exchange.refusal
+        assert refusal is not None
+        return RowReturned(
+            reason=refusal.reason,
+            detail=refusal.detail,
+            refused=refusal.reason not in FAILURES,
+            retry_after_s=refusal.retry_after_s,
+        )
+
+    async def _try(self, exchange: Exchange, tries: Tries) -> RowEnd | Requeue:
+        rows, lease = self._rows, exchange.lease
+        assert lease is not None
+        backend = rows.pools.backends.get(lease.backend)
+        if backend is None:  # taken out of the settings since the dispatch
+            return Requeue(avoid=True, reason=Reason.NO_BACKEND)
+        try:
+            beginning = await rows.completions.ask(self._asked, backend, lease, exchange)
+        except BackendError as error:
+            exchange.response = None
+            if exchange.stopped is None:
+                rows.pools.unanswered(backend, error)
+                if tries.elsewhere(rows.pools, backend):
+                    return Requeue(avoid=True)
+            reason = Reason.UPSTREAM_TIMEOUT if isinstance(error, TimedOut) else Reason.UPSTREAM_ERROR
+            exchange.finish(FAILED, reason=exchange.stopped or reason)
+            return RowReturned(reason=exchange.stopped or reason, detail=str(error))
+        verdict = rows.completions.heard(backend, beginning)
+        if verdict is Verdict.ELSEWHERE and tries.elsewhere(rows.pools, backend):
+            beginning.response.abort()
+            return Requeue(avoid=True)
+        if verdict is Verdict.PAUSE:
+            return self._paused(exchange, beginning)
+        return self._ended(exchange, beginning, backend.name)
+
+    def _paused(self, exchange: Exchange, beginning: Beginning) -> RowEnd | Requeue:
+        """Told to come later. Another backend may take it at once; else it makes room for rows of other models."""
+        at_utc = self._rows.clock.utc_now()
+        beginning.response.abort()
+        exchange.response = None
+        exchange.give_back(Requeue())
+        wait_s = pause_s(beginning.response.headers, at_utc=at_utc)
+        return RowReturned(reason=Reason.UPSTREAM_BUSY, detail="status 429", retry_after_s=wait_s)
+
+    def _ended(self, exchange: Exchange, beginning: Beginning, backend: str) -> RowEnd:
+        response, content = beginning.response, beginning.start
+        exchange.response = None
+        at_utc = self._rows.clock.utc_now()
+        if beginning.watch is not None:
+            response.abort()
+            exchange.finish(FAILED, reason=Reason.UPSTREAM_ERROR)
+            return RowBroken(reason=Reason.UPSTREAM_ERROR, detail=f"{backend} answered with a stream")
+        if response.status >= 400:
+            exchange.finish(FAILED, reason=Reason.UPSTREAM_ERROR if response.status >= 500 else None)
+            wait_s = pause_s(response.headers, at_utc=at_utc) if response.header(b"retry-after") else None
+            return RowAnswer(status=response.status, body=content, request_id=self._id, retry_after_s=wait_s)
+        failed, release = self._rows.learn(self._asked, content)
+        exchange.finish(release, reason=Reason.UPSTREAM_ERROR if failed else None)
+        if failed:
+            return RowBroken(reason=Reason.UPSTREAM_ERROR, detail=content[:500].decode(errors="replace"))
+        return RowAnswer(status=response.status, body=content, request_id=self._id)
+
+    @property
+    def _id(self) -> str:
+        return self._ticket.id
+
+
+def _refusal(refused: Refused) -> RowAnswer:
+    answer = answer_for(refused.reason, detail=refused.detail, param=refused.param, status=refused.status)
+    return RowAnswer(status=answer.status, body=answer.body)
+
+
+def _ticket(classified: Classified, asked: Asked, row: RowRequest) -> Ticket:
+    return Ticket(
+        id=classified.request_id,
+        pool=classified.pool,
+        band=classified.band,
+        tenant=classified.tenant.name,
+        work=classified.work,
+        flow=classified.flow,
+        arrived=row.arrived,
+        size_bytes=len(asked.raw),
+        affinity=affinity_of(asked.raw, asked.body),
+        patient=True,
+    )
+
+
+def _renamed(ticket: Ticket, fresh_id: str, name: str) -> Ticket:
+    return Ticket(
+        id=fresh_id,
+        pool=ticket.pool,
+        band=ticket.band,
+        tenant=ticket.tenant,
+        work=ticket.work,
+        flow=ticket.flow,
+        arrived=ticket.arrived,
+        size_bytes=ticket.size_bytes,
+        affinity=ticket.affinity,
+        name=name,
+        patient=True,
+    )

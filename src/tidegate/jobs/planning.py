@@ -1,0 +1,91 @@
+"""Which batches may put how many rows into the scheduler now. Pure.
+
+The scheduler shares seats; the pump only sees to it that it always has something of everybody to choose from, and
+never much. A *lane* is what a tenant has for one pool. Each lane may have a small window of waiting rows, and its
+batches fill it in order of their deadlines, so that a later batch gets what an earlier one leaves. Lanes do not touch
+each other: a pool that is down, or a tenant at its limit, holds up nobody else.
+
+A lane whose rows were refused rests, and comes back with a window of few rows that doubles with each row that is
+seated, so that a limit is felt out with a handful of refusals and not with a flood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.stores import BatchWork
+
+WINDOW: Final = 128
+SMALL: Final = 4
+MOST: Final = 2048
+"""Most waiting rows of all lanes together."""
+GROUP: Final = 64
+"""Most rows asked for at once: a message of moderate size, a moderate commit."""
+
+Lane = tuple[str, str]
+"""Tenant and pool; before a batch's first row its pool is unknown, and the batch's id stands for it."""
+
+
+@dataclass(slots=True)
+class Window:
+    """What a lane may have waiting, and until when it rests (a ``now`` value)."""
+
+    size: int = WINDOW
+    rests_until: float = 0.0
+
+    def refused(self, now: float, wait_s: float) -> None:
+        """A row was refused: rest, and come back small."""
+        self.size = SMALL
+        self.rests_until = max(self.rests_until, now + wait_s)
+
+    def seated(self) -> None:
+        """A row got its seat."""
+        self.size = min(2 * self.size, WINDOW)
+
+
+def plan(
+    work: Iterable[BatchWork],
+    *,
+    lanes: Mapping[str, Lane],
+    waiting: Mapping[Lane, int],
+    windows: Mapping[Lane, Window],
+    left: Mapping[str, int],
+    now: float,
+) -> list[tuple[str, int]]:
+    """Say how many rows of which batch to ask for.
+
+    Args:
+        work: batches in order of their deadlines.
+        lanes: the lane of each batch.
+        waiting: rows that wait or were asked for, by lane.
+        windows: by lane; a lane that is missing has a whole window.
+        left: rows that a batch can still give, as far as is known.
+        now: present time.
+    """
+    room = MOST - sum(waiting.values())
+    taken = dict(waiting)
+    wanted: list[tuple[str, int]] = []
+    for batch in _fair(work, lanes, waiting):
+        lane = lanes[batch.batch_id]
+        window = windows.get(lane, _WHOLE)
+        if window.rests_until > now:
+            continue
+        free = min(window.size - taken.get(lane, 0), room, GROUP)
+        count = min(free, left.get(batch.batch_id, 0))
+        # Few at a time would cost a commit for every few rows: wait until a good part of the window is free.
+        if count <= 0 or (count < window.size // 4 and count < left.get(batch.batch_id, 0)):
+            continue
+        wanted.append((batch.batch_id, count))
+        taken[lane] = taken.get(lane, 0) + count
+        room -= count
+    return wanted
+
+
+_WHOLE = Window()
+
+
+def _fair(work: Iterable[BatchWork], lanes: Mapping[str, Lane], waiting: Mapping[Lane, int]) -> list[BatchWork]:
+    """Order: lanes that have least waiting first; within a lane as given."""
+    return sorted(work, key=lambda batch: waiting.get(lanes[batch.batch_id], 0))
