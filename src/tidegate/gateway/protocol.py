@@ -123,10 +123,11 @@ class HeadJoiner:
 
 
 _CONTINUE = b"HTTP/1.1 100 "
+_VERSIONS = ("1.1", "1.0")
 
 
-class _HeadTooLargeError(HttpParserError):
-    """Raised inside the parser to stop it."""
+class _HeadRefusedError(HttpParserError):
+    """Raised inside the parser to stop it; ``_fault`` says why."""
 
 
 class ClientProtocol(HttpToolsProtocol):
@@ -148,6 +149,9 @@ class ClientProtocol(HttpToolsProtocol):
         self._joiner: HeadJoiner | None = None
         self._head_open = False
         self._head_bytes = 0
+        self._body_open = False
+        self._beside = 0
+        self._fed = False
         self._chunk = 0
         self._dropping = False
         self._deaf = False
@@ -170,11 +174,16 @@ class ClientProtocol(HttpToolsProtocol):
             link.hang_up()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf or self.transport.is_closing():
+        if self._deaf or self._dropping or self.transport.is_closing():
             return
         self._chunk = len(data)
+        self._fed = False
         super().data_received(data)
-        if self._head_open:
+        if self._body_open:
+            self._beside = 0 if self._fed else self._beside + len(data)
+            if self._beside > self.limits.max_head:  # a chunk's extension or a trailer without end
+                self._refuse(431, "too_large", self._head_message())
+        elif self._head_open:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_head:
                 self._refuse(431, "too_large", self._head_message())
@@ -196,16 +205,21 @@ class ClientProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._dropping:
+        if self._head_open:  # not those behind a body: what they say comes too late to be judged
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._dropping:
             return
         self._head_open = False
+        if self.parser.get_http_version() not in _VERSIONS:
+            self._fault = (400, "bad_request", "Expected HTTP/1.1 or HTTP/1.0, got another version.")
+            raise _HeadRefusedError
         if self._head_bytes + self._chunk > self.limits.max_head and self._head_size() > self.limits.max_head:
             self._fault = (431, "too_large", self._head_message())
-            raise _HeadTooLargeError
+            raise _HeadRefusedError
+        self._body_open = True
+        self._beside = 0
         self.deadline = self.loop.time() + self.limits.body_stall_s
         super().on_headers_complete()
         self._joiner = HeadJoiner(self.transport, self.cycle)
@@ -214,6 +228,7 @@ class ClientProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._dropping:
             return
+        self._fed = True
         self.deadline = self.loop.time() + self.limits.body_stall_s
         super().on_body(body)
 
@@ -221,6 +236,7 @@ class ClientProtocol(HttpToolsProtocol):
         if self._dropping:
             return
         self.deadline = inf
+        self._body_open = False
         super().on_message_complete()
         # A body that ended above the high-water mark has paused the read side; unpaused, a leaving client is seen.
         self.flow.resume_reading()
@@ -282,6 +298,18 @@ class ClientProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
+    def _in_progress(self) -> bool:
+        """Hang up on a request whose answer is still to come; return whether a part of it has gone out already."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        cycle.disconnected = True  # uvicorn drops what the application still sends
+        cycle.message_event.set()
+        link, self.link = self.link, None
+        if link is not None:
+            link.hang_up()
+        return cycle.response_started
+
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
@@ -291,6 +319,9 @@ class ClientProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Write a whole answer past the application and close. A request in progress learns it as a hang-up."""
         if self.transport.is_closing():
+            return
+        if self._in_progress():
+            self.transport.abort()
             return
         kind = "server_error" if status >= 500 else "invalid_request_error"
         error = {"message": message, "type": kind, "param": None, "code": code}
