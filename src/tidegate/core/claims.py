@@ -43,9 +43,9 @@ def claim_of(entry: Entry, now: float) -> Claim:
 
 
 class Bids:
-    """Computes the bids of one pool's bands."""
+    """Computes the bids of one pool's bands; ``promoting`` are those whose tickets may be promoted, and after when."""
 
-    __slots__ = ("_promoting", "_rank", "_rates", "_rows", "_weights")
+    __slots__ = ("_rank", "_rates", "_rows", "_weights", "promoting")
 
     def __init__(self, policy: Policy, queues: list[BandQueue]) -> None:
         bands = policy.bands
@@ -59,21 +59,25 @@ class Bids:
         self._weights = weights
         self._rates = [0.0] * len(bands) if self._rank else rates
         self._rows = list(zip(queues, self._weights, self._rates, strict=True))
-        self._promoting = [
+        self.promoting = [
             (band.promote_after_s, queue)
             for band, queue in zip(bands, queues, strict=True)
             if band.promote_after_s is not None and queue.band
         ]
 
-    def claims(self, now: float, fresh: list[Entry]) -> list[float | None]:
-        """Return each band's bid; the tickets that began to claim by age just now are added to ``fresh``."""
-        claims = [
+    def claims(self, now: float) -> list[float | None]:
+        """Return each band's bid, without promotion."""
+        return [
             None
             if (head := queue.head() if queue.stale else queue.oldest) is None
             else weight + rate * (now - head.arrived)
             for queue, weight, rate in self._rows
         ]
-        for after_s, queue in self._promoting:
+
+    def promote(self, now: float, claims: list[float | None]) -> list[Entry]:
+        """Raise the bids of bands whose oldest ticket is promoted; return those that began to claim so just now."""
+        fresh = []
+        for after_s, queue in self.promoting:
             head = queue.oldest
             if head is not None and now - head.arrived > after_s:
                 claims[queue.band] = self._promoted(queue.band, now - head.arrived)
@@ -81,7 +85,7 @@ class Bids:
                     head.promoted = True
                     queue.promotions += 1
                     fresh.append(head)
-        return claims
+        return fresh
 
     def _promoted(self, band: int, wait: float) -> float:
         if self._rank:  # above every claim that is not promoted; between promoted ones the higher band

@@ -81,10 +81,10 @@ class Pool:
     def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
         """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
         seating, shares = self.seating, self._shares
-        fresh: list[Entry] = []
-        claim = self._bids.claims(now, fresh)
-        if fresh:
-            actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in fresh)
+        claim = self._bids.claims(now)
+        if self._bids.promoting:
+            promoted = self._bids.promote(now, claim)
+            actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in promoted)
         gated = self._shut(claim, now) if seating.gating else ()
         if now >= self._look_at:
             self._guard(now)

@@ -174,11 +174,13 @@ class BandQueue(FairFlows):
                 self._push_age(flow, oldest)
 
     def _push_age(self, flow: Flow, oldest: Entry) -> None:
-        if len(self._ages) > 2 * len(self.flows) + _SLACK:
-            self._ages = [item for item in self._ages if item[2].age_seq == item[1]]
-            heapify(self._ages)
-        flow.age_seq, flow.age_at = oldest.seq, oldest.arrived
-        heappush(self._ages, (oldest.arrived, oldest.seq, flow))
+        ages = self._ages
+        if len(ages) > _SLACK and len(ages) > 2 * len(self.flows) + _SLACK:
+            ages = self._ages = [item for item in ages if item[2].age_seq == item[1]]
+            heapify(ages)
+        seq, arrived = oldest.seq, oldest.arrived
+        flow.age_seq, flow.age_at = seq, arrived
+        heappush(ages, (arrived, seq, flow))
 
     def _mark(self, flow: Flow) -> None:
         """Keep the flow findable by length: twice its count, so that a growing flow is pushed seldom."""
