@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all test-lowest test-engines check format bench scenarios-rewrite clean
+.PHONY: help install dev demo test test-all test-lowest test-engines check check-core-coverage format bench scenarios-rewrite clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -37,6 +37,7 @@ test: $(DEV_STAMP) ## Quick tests: no services, under 30 s
 	$(BIN)/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
 
 test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
+	$(MAKE) check-core-coverage
 	$(BIN)/python -m pytest -n 2 -m "(slow or services) and not bench"
 	$(BIN)/python -m pytest -m "bench"
 
@@ -56,6 +57,10 @@ check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+check-core-coverage: $(DEV_STAMP) ## Every branch of the scheduler is reached by its own tests
+	$(BIN)/python -m pytest -q tests/core --cov=tidegate.core --cov-branch --cov-report=term-missing:skip-covered \
+	  --cov-fail-under=100
 
 format: $(DEV_STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -57,6 +57,25 @@ def test_an_overtake_may_serve_a_flow_whose_turn_it_is_not() -> None:
     assert queue_of(scheduler).virtual == 0.0  # b is still at its start
 
 
+def test_an_overtake_may_empty_the_band_whose_flow_owes() -> None:
+    scheduler = scheduler_of(overtake_cap=Fraction(1))
+    scheduler.submit(0.0, Ticket("a0", "m", 1, "a", WorkEstimate(10)))
+    scheduler.submit(0.0, Ticket("a1", "m", 1, "a", WorkEstimate(10)))
+    scheduler.release(0.0, 1, Release())  # a0 runs
+    scheduler.submit(9000.0, Ticket("v", "m", 0, "v"))
+    (action,) = scheduler.release(9000.0, 2, Release(input_tokens=30, output_tokens=0))
+    assert isinstance(action, Dispatch)
+    assert (action.ticket.id, action.lease.kind.value) == ("a1", "overtake")
+    assert queue_of(scheduler).virtual == 30.0
+    assert queue_of(scheduler).order == []
+
+
+def test_observing_counts_nothing_while_there_is_room() -> None:
+    scheduler = scheduler_of(observe_only=True, tenants=(TenantSpec("a", max_queued=5),))
+    assert scheduler.submit(0.0, Ticket("a0", "m", 1, "a")) == []
+    assert not scheduler._state.pools["m"].would
+
+
 @pytest.mark.parametrize("order", list(Order))
 def test_cancelling_behind_a_head_that_stays(order: Order) -> None:
     scheduler = scheduler_of(order)
