@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core import BackendSpec, Policy
+from core.capacity_stage import leases, policy
+from tidegate.core import BackendSpec, Policy, Release, Requeue, Scheduler, Ticket, WorkEstimate
 from tidegate.core.readings import NEVER, Sensor
 from tidegate.core.signals import Reading
 
@@ -29,11 +30,28 @@ def test_dispatches_since_the_page_are_added_to_it() -> None:
     assert both.free(1.0, 4000) == 0.35
 
 
-def test_what_waits_in_the_engine_stays_reserved() -> None:
+def test_what_waits_in_the_engine_stays_reserved_with_its_own_size() -> None:
     both = sensor()
-    both.dispatched(4000)
+    for tokens in (100, 100, 100, 100, 100, 300, 200, 1000):
+        both.dispatched(tokens)
+    both.read(Reading("b", 0.0, 0.9, running=5, waiting=3), 8, 2000)
+    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.15)
+
+
+def test_what_waits_since_before_the_first_page_is_taken_for_average() -> None:
+    both = sensor()
     both.read(Reading("b", 0.0, 0.9, running=5, waiting=3), 8, 4000)
     assert both.free(0.0, 2500) == pytest.approx(0.9 - 0.15)
+
+
+def test_what_was_dispatched_while_the_page_was_on_its_way_stays_reserved() -> None:
+    both = sensor()
+    for tokens in (100, 100, 100, 500, 700):
+        both.dispatched(tokens)
+    both.read(Reading("b", 0.0, 0.9, running=3, waiting=0), 5, 1500)
+    assert both.free(0.0, 1500) == pytest.approx(0.9 - 0.12)
+    both.read(Reading("b", 0.5, 0.8, running=9, waiting=0), 5, 1500)  # others use the engine too
+    assert both.free(0.5, 1500) == pytest.approx(0.8)
 
 
 def test_half_of_the_growth_to_come_is_taken_off_but_no_more_than_a_quarter() -> None:
@@ -41,6 +59,24 @@ def test_half_of_the_growth_to_come_is_taken_off_but_no_more_than_a_quarter() ->
     both.read(page(0.0, 0.9), 8, 0)
     assert both.free(0.0, 3000) == pytest.approx(0.9 - 0.1)
     assert both.free(0.0, 90_000) == pytest.approx(0.65)
+
+
+def test_growth_is_judged_by_how_far_estimates_of_answers_were_off() -> None:
+    """At first answers are taken for twice as long as estimated; what is learned is a ratio of sums, with bounds."""
+    both = sensor()
+    both.read(page(0.0, 0.9), 8, 0)
+    both.answers = 1000
+    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.1)
+    for _ in range(500):
+        both.finished(1000, 1500)
+    assert both.error == pytest.approx(1.5, abs=0.01)
+    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.075, abs=0.001)
+    for _ in range(500):
+        both.finished(10, 10_000)
+    assert both.error == 3.0
+    for _ in range(500):
+        both.finished(1000, 1)
+    assert both.error == 0.5
 
 
 def test_a_page_that_did_not_move_does_not_clear_them() -> None:
@@ -143,3 +179,17 @@ def test_a_cache_without_gauge_keeps_room_for_the_largest_request() -> None:
     assert ledger.closed[0]
     ledger.gate(1.0, 2000)
     assert not ledger.closed[0]
+
+
+@pytest.mark.parametrize("end", [Release(), Requeue(avoid=False), Requeue(avoid=True)])
+def test_ended_answers_are_expected_no_more(end: Release | Requeue) -> None:
+    """Those dispatched before the first page too, however they end."""
+    scheduler = Scheduler(policy(BackendSpec("b", 4)))
+    for number in range(4):
+        asked = Ticket(f"before{number}", "m", 1, "a", WorkEstimate(0, 500))
+        (lease,) = leases(scheduler.submit(0.0, asked)).values()
+        for again in leases(scheduler.release(0.0, lease, end)).values():
+            scheduler.release(0.0, again, Release())
+    scheduler.observe(1.0, page(1.0, 1.0, running=0, kv_tokens=10_000))
+    scheduler.submit(1.1, Ticket("now", "m", 0, "a", WorkEstimate(500, 3000)))
+    assert scheduler.snapshot(1.1).backends[0].kv_free == pytest.approx(1.0 - 0.35 - 0.5 * 0.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate.core.actions import Action, Dispatch
 from tidegate.core.capacity import answered, arm
 from tidegate.core.lending import started
-from tidegate.core.model import Lease, Release
+from tidegate.core.model import Lease, Outcome, Release
 from tidegate.core.ordering import GONE, Entry
 from tidegate.core.pools import Pool
 from tidegate.core.requeueing import retry
@@ -55,7 +55,7 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
     control = entry.backend.control
     if control is not None:
         answered(state, pool, entry, release, control)
-    pool.seating.unseat(entry.backend, entry.cost)
+    pool.seating.unseat(entry)
     tenant.running -= 1
     if tenant.limit is not None:
         tenant.settle()
@@ -83,6 +83,8 @@ def _correct(entry: Entry, release: Release) -> None:
     used_in = work.input_tokens if release.input_tokens is None else release.input_tokens
     used_out = work.output_tokens if release.output_tokens is None else release.output_tokens
     over = used_in + used_out - entry.cost
+    if release.outcome is Outcome.COMPLETED:
+        entry.backend.sensor.finished(work.output_tokens, used_out)
     if over:
         entry.queue.correct(entry.flow, over)
         entry.tenant.correct(entry.submitted, over)

@@ -2,7 +2,8 @@
 
 A page shows a moment that is past. What was dispatched since the page last moved is added to it, so that a burst
 between two scrapes cannot overfill; so is what waits in the engine, which no gauge counts yet, and half of what the
-running requests have yet to write.
+running requests have yet to write. How much that is, is judged by how far the estimates of finished answers were off:
+an estimate is a median, and the mean of answers with a long tail, which is what fills a cache, lies far above it.
 
 A page older than ``stale_after_s``, or one that stands still while requests come and go, is not used: the ledger of
 outstanding estimates goes on alone where the size of the cache is known, and without that nothing is gated; traffic
@@ -14,34 +15,45 @@ the largest request seen lately.
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import islice
+
 from tidegate.core.policy import BackendSpec, Band
 from tidegate.core.signals import Reading
 
 NEVER = float("inf")
 _GROWTH = 0.5  # of the growth to come; while some grow others end
 _GROWTH_MOST = 0.25  # of the cache, so that estimates far too high do not close an empty engine
-_FORGET = 0.99  # per dispatch, of the largest request
+_FORGET = 0.99  # per dispatch, of the largest request; per finished request, of the error of estimates
+_RECENT = 1024  # dispatches whose size is remembered; more than an engine leaves waiting
+_PRIOR = 5_000.0  # tokens of answers before the first, so that a few do not decide
+_FIRST_ERROR = 2.0  # taken for theirs: where nothing is known yet, an answer may well be long
+_LEAST_ERROR, _MOST_ERROR = 0.5, 3.0
 
 
 class Sensor:
     """What is known of one backend's KV cache.
 
     Attributes:
+        answers: estimated tokens of the answers of all leases held.
         reading: the last page, ``None`` before the first.
         closed: per band, whether the watermark stops it here.
     """
 
     __slots__ = (
-        "_any", "_bands", "_busy_since", "_calm", "_capacity", "_frozen", "_largest", "_moved", "_since",
-        "_stale_after_s", "closed", "reading",
+        "_any", "_bands", "_busy_since", "_calm", "_capacity", "_estimated", "_frozen", "_largest", "_moved", "_recent",
+        "_since", "_stale_after_s", "_used", "answers", "closed", "reading",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, bands: tuple[Band, ...]) -> None:
         self.reading: Reading | None = None
         self.closed = [False] * len(bands)
         self._any = False
-        self._since = 0  # tokens dispatched since the page last moved
+        self.answers = 0
+        self._since = 0  # tokens dispatched that the page does not show
+        self._recent: deque[int] = deque(maxlen=_RECENT)  # tokens of each dispatch, the newest first
         self._largest = 0.0
+        self._estimated, self._used = _PRIOR, _PRIOR * _FIRST_ERROR
         self._moved = False  # dispatches since _busy_since
         self._busy_since = 0.0  # the page has stood still since then, with work in the engine
         self._frozen = False
@@ -62,13 +74,25 @@ class Sensor:
     def dispatched(self, tokens: int) -> None:
         """Reserve the estimate of a dispatch."""
         self._since += tokens
+        self._recent.appendleft(tokens)
         self._moved = True
         self._largest = max(self._largest * _FORGET, tokens)
+
+    def finished(self, estimate: int, used: int) -> None:
+        """Learn from a whole answer how far estimates of answers are off: a ratio of fading sums of tokens."""
+        self._estimated = self._estimated * _FORGET + estimate
+        self._used = self._used * _FORGET + used
+
+    @property
+    def error(self) -> float:
+        """Tokens that answers have per token estimated, of late."""
+        return min(max(self._used / max(self._estimated, 1.0), _LEAST_ERROR), _MOST_ERROR)
 
     def read(self, reading: Reading, running: int, outstanding: int) -> None:
         """Take in a page.
 
-        What waits in the engine is in no gauge yet: so much of what is outstanding stays reserved.
+        What waits in the engine, or is on its way there, is in no gauge yet. That is the newest, so as much as was
+        dispatched last stays reserved, each request with its own size: one long prompt may be a tenth of the cache.
 
         Args:
             reading: the page.
@@ -79,7 +103,10 @@ class Sensor:
         if before is None or _shown(before) != _shown(reading) or not running:
             self._frozen = self._moved = False
             self._busy_since = reading.at
-            self._since = outstanding * min(reading.waiting or 0, running) // max(running, 1)
+            unseen = _unseen(reading, running)
+            sizes = sum(islice(self._recent, unseen))
+            others = max(0, unseen - len(self._recent))  # dispatched before there was a page
+            self._since = min(outstanding, sizes + outstanding * others // max(running, 1))
         elif self._moved and reading.at - self._busy_since > self._stale_after_s and _moves(reading):
             self._frozen = True
 
@@ -104,7 +131,8 @@ class Sensor:
             return reading.kv_free
         since = min(self._since, outstanding)
         written = since + (1.0 - reading.kv_free) * capacity
-        growth = max(0.0, outstanding - written) / capacity  # what is running has yet to write
+        expected = outstanding + (self.error - 1.0) * self.answers
+        growth = max(0.0, expected - written) / capacity  # what is running has yet to write
         return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
 
     def gate(self, now: float, outstanding: int) -> bool:
@@ -133,6 +161,12 @@ class Sensor:
 
 def _shown(reading: Reading) -> tuple[object, ...]:
     return reading.kv_free, reading.running, reading.waiting, reading.preemptions, reading.generated
+
+
+def _unseen(reading: Reading, running: int) -> int:
+    """Return how many of the leases held are not in the page's batch."""
+    shown = running if reading.running is None else reading.running
+    return min(running, max(reading.waiting or 0, running - shown))
 
 
 def _moves(reading: Reading) -> bool:

@@ -26,7 +26,7 @@ def take_back(state: State, entry: Entry, asked: Requeue, actions: list[Action])
     """Take back the seat of a lease that came to nothing; its ticket waits again, or ends."""
     pool = state.pools[entry.queue.pool]
     moved = _double(state, entry)
-    pool.seating.unseat(entry.backend, entry.cost)
+    pool.seating.unseat(entry)
     entry.backend.settle(entry, -entry.cost)
     if asked.avoid:
         moved.avoid = (*entry.avoid, entry.backend)

@@ -181,6 +181,7 @@ class Seating:
         backend = self.backends[0] if len(self.backends) == 1 else self._choose(entry, band)
         backend.running += 1
         backend.outstanding += entry.cost
+        backend.sensor.answers += entry.ticket.work.output_tokens
         self.taken += 1
         self.free -= 1
         if self.gating:
@@ -193,10 +194,12 @@ class Seating:
             return False
         return not self.gating or (backend.usable and (self.observing or not backend.sensor.closed[band]))
 
-    def unseat(self, backend: Backend, tokens: int) -> None:
+    def unseat(self, entry: Entry) -> None:
         """Give a seat back; it is free again unless the backend is down or has fewer seats now."""
+        backend = entry.backend
         backend.running -= 1
-        backend.outstanding -= tokens
+        backend.outstanding -= entry.cost
+        backend.sensor.answers -= entry.ticket.work.output_tokens
         if backend.up:
             self.taken -= 1
             if backend.running < backend.seats:
