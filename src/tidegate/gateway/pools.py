@@ -39,6 +39,9 @@ from tidegate.runtime import Clock, Driver
 START_S = 1.0
 """Longest time that the start waits for backends; who has not answered by then counts as up until it fails."""
 
+HIGH_WATER = 64 * 1024
+"""Bytes of an answer that wait for a slow client before no more are read; what one read brings comes on top."""
+
 NO_PAGE = ("", "off")
 _LOOK_S = 0.5  # time between two looks at whether a backend that was taken out still works
 
@@ -210,6 +213,7 @@ class Pools:
             reuse=kind.reuse,
             head_timeout_s=None,
             silence_timeout_s=None,
+            high_water=HIGH_WATER,
             ssl_context=context,
         )
         credential = None if row.api_key is None else row.api_key.get_secret_value()

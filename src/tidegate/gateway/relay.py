@@ -17,6 +17,9 @@ from tidegate.runtime import Clock
 MOST_WHOLE = 64 * 1024 * 1024
 """Longest answer that is not a stream, in bytes: embeddings of a large batch are a few MiB."""
 
+PIECE = 64 * 1024
+"""Most bytes that are given to a client's connection at once: as many as it buffers before it asks to wait."""
+
 _EVENT_STREAM = b"text/event-stream"
 _RETRY_HINTS = (b"retry-after", b"retry-after-ms")
 
@@ -69,7 +72,10 @@ async def relay_stream(
             if response.at_end and watch.complete:
                 await send({"type": "http.response.body", "body": data})
                 return Relayed(watch.failed)
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            if len(data) > PIECE:
+                await _send_in_pieces(send, data)
+            else:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
             data = response.try_read()
             if data is None:
                 data = await response.read()
@@ -85,6 +91,12 @@ async def relay_stream(
         await send({"type": "http.response.body"})
         return Relayed(watch.failed)
     return Relayed(failed=True, error=Broken("the stream ended without a finish reason"))
+
+
+async def _send_in_pieces(send: Send, data: bytes) -> None:
+    """Send what has come faster than it goes, so that a client that does not read has no second copy of it here."""
+    for start in range(0, len(data), PIECE):
+        await send({"type": "http.response.body", "body": data[start : start + PIECE], "more_body": True})
 
 
 async def read_whole(response: Response) -> bytes:

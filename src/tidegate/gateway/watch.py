@@ -17,6 +17,9 @@ from tidegate.classify import Route
 _KEEP = 4096
 """Most bytes of an unfinished line that are kept to find what was cut between two pieces."""
 
+_REMEMBERED = 16 * 1024
+"""Bytes of a piece that are remembered: an end stands at the end, and a slow client's pieces are large."""
+
 _EVENTS_ASIDE = 2
 
 _CONTENT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[')
@@ -86,7 +89,10 @@ class StreamWatch:
             self.content = True
         if b"error" in data and not self.failed:
             self.failed = any(stream_error(line) for line in data.splitlines(keepends=True) if b"error" in line)
-        if b'"usage"' in data:
+        told = b'"usage"' in data
+        if len(data) > _REMEMBERED:
+            data = data[-_REMEMBERED:]
+        if told:
             self._usage = data
         self._last = (*self._last[1:], data)
 
@@ -131,11 +137,12 @@ class TypedWatch(StreamWatch):
 
     def piece(self, data: bytes) -> None:
         """Look at the next piece."""
+        before = self._partial  # what of the first line had come with the piece before
         super().piece(data)
-        data = self._last[-1]  # with what of its first line had come before
+        data = before + data
         if b'"message_start"' in data:
             self._known = True
-            self._input = data
+            self._input = data[:_REMEMBERED]
         if not self.content and (_TYPED_CONTENT.search(data) or not (self._known or self.failed or not self._events)):
             self.content = True
         if _TYPED_END.search(data):
