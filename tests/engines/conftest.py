@@ -40,7 +40,7 @@ def slow_llama(logs: Path) -> Iterator[EngineServer]:
 
 @pytest.fixture(scope="session")
 def slow_vllm(logs: Path) -> Iterator[EngineServer]:
-    """Some ten milliseconds a token, 6 slots, 31 blocks of 32 tokens."""
+    """Some six milliseconds a token, 6 slots, 31 blocks of 32 tokens."""
     with vllm_server(logs / "vllm-slow", model="slow") as server:
         yield server
 

@@ -42,8 +42,8 @@ VLLM_ENVIRON = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-VLLM_BLOCKS, VLLM_BLOCK, VLLM_SLOTS = 31, 32, 6
-"""KV blocks that can be used (one more is reserved), tokens in each, most running requests."""
+VLLM_BLOCKS, VLLM_BLOCK, VLLM_SLOTS, VLLM_MOST = 31, 32, 6, 30
+"""KV blocks that can be used (one more is reserved), tokens in each, most running requests, most of them at all."""
 
 
 def engine_command(venv: str) -> list[str]:
@@ -75,7 +75,8 @@ def vllm_server(log: Path, *, model: str, more: tuple[str, ...] = ()) -> Iterato
     command = engine_command(".venv-vllm")
     command += [str(ROOT / ".venv-vllm" / "models" / model), "--served-model-name", MODEL, *VLLM_FLAGS]
     command += ["--block-size", str(VLLM_BLOCK), "--num-gpu-blocks-override", str(VLLM_BLOCKS + 1)]
-    command += ["--max-model-len", "512", "--max-num-seqs", str(VLLM_SLOTS), *more]
+    command += ["--max-model-len", "512", "--max-num-seqs", str(VLLM_SLOTS)]
+    command += ["--max-num-queued-reqs", str(VLLM_MOST), *more]
     with engine_server(command, kind="vllm", log=log, environ=VLLM_ENVIRON, start_s=180) as server:
         yield server
 

@@ -17,6 +17,7 @@ from e2e.client_cases import KEY, Target, eventually
 from engines.servers import (
     ENGINE_TEST,
     MODEL,
+    VLLM_MOST,
     ask,
     behind_gateway,
     error_events,
@@ -88,6 +89,23 @@ def test_llama_cpp_killed_in_the_middle_gives_one_error_event(logs: Path) -> Non
         with target.client() as client, pytest.raises(openai.InternalServerError) as caught:
             client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "tide"}])
         assert caught.value.status_code in (502, 503)
+
+
+async def test_what_vllm_refuses_inside_a_stream_is_no_answer(slow_vllm: EngineServer) -> None:
+    """In a burst vLLM says 503 inside a stream of status 200, or as a status: either way the client sees no answer.
+
+    The gateway is told that this is some OpenAI engine, so that the cache's use does not hold the burst back.
+    """
+    before = slow_vllm.total("vllm:admission_rejections_total")
+    with behind_gateway(slow_vllm, seats=2 * VLLM_MOST, kind="openai") as target:
+        async with target.many() as client:
+            answers = await asyncio.gather(*(ask(client, tokens=4) for _ in range(2 * VLLM_MOST)))
+        refused = [answer for answer in answers if answer.error]
+        assert slow_vllm.total("vllm:admission_rejections_total") > before
+        assert {answer.tokens for answer in answers if not answer.error} == {4}
+        assert {answer.pieces for answer in refused} <= {0}
+        assert target.gateway.total("tidegate_requests_total", outcome="completed") == len(answers) - len(refused)
+        assert target.gateway.total("tidegate_running") == 0
 
 
 def test_an_unknown_model_is_the_engines_own_404_where_any_model_is_allowed(slow_vllm: EngineServer) -> None:

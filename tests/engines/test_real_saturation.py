@@ -8,12 +8,15 @@ from statistics import mean
 import pytest
 
 from e2e.client_cases import Target
-from engines.servers import ENGINE_TEST, VLLM_BLOCK, VLLM_BLOCKS, Gauge, ask
+from engines.servers import ENGINE_TEST, VLLM_SLOTS, Gauge, ask, behind_gateway
+from tidegate.testing.engines import EngineServer
 
 pytestmark = ENGINE_TEST
 
 WAITING = {"llamacpp": "llamacpp:requests_deferred", "vllm": "vllm:num_requests_waiting"}
-SEATS = {"llamacpp": 4, "vllm": 6}
+LONG = "word and more " * 45
+"""Some 140 tokens: more than four blocks."""
+SEATS = {"llamacpp": 4, "vllm": VLLM_SLOTS}
 
 
 @pytest.fixture(params=["llama_target", "vllm_target"], ids=["llamacpp", "vllm"])
@@ -76,18 +79,21 @@ async def test_p0_runs_before_the_p2_that_came_earlier(target: Target) -> None:
     assert p0_waited < p2_waited / 2
 
 
-async def test_a_full_kv_cache_of_vllm_costs_time_but_no_answer(vllm_target: Target) -> None:
-    engine = vllm_target.engine
-    low_tokens, high_tokens, cache = 220, 60, VLLM_BLOCKS * VLLM_BLOCK
-    assert 5 * low_tokens > cache, "the case needs more tokens than the cache holds"
-    before = engine.total("vllm:num_preemptions_total")
+@pytest.mark.parametrize("kind", ["openai", "vllm"])
+async def test_a_full_kv_cache_of_vllm_costs_time_but_no_answer(slow_vllm: EngineServer, kind: str) -> None:
+    """By a gateway that cannot see the cache, and by one that can: five prompts fit, their answers do not."""
+    before = slow_vllm.total("vllm:num_preemptions_total")
     use = Gauge()
-    async with vllm_target.many() as client, use.watching(lambda: engine.total("vllm:kv_cache_usage_perc")):
-        low = [asyncio.create_task(ask(client, tokens=low_tokens, band="p2")) for _ in range(5)]
-        while await asyncio.to_thread(vllm_target.running) < 5:
-            pass
-        high = await ask(client, tokens=high_tokens, band="p0")
-        answers = [high, *await asyncio.gather(*low)]
+    with behind_gateway(slow_vllm, seats=VLLM_SLOTS, kind=kind) as target:
+        async with target.many() as client, use.watching(lambda: slow_vllm.total("vllm:kv_cache_usage_perc")):
+            prompts = [f"{number} {LONG}" for number in range(5)]  # no common start, so no block is shared
+            low = [asyncio.create_task(ask(client, tokens=80, band="p2", prompt=prompt)) for prompt in prompts]
+            while await asyncio.to_thread(target.running) < 2:
+                assert not any(task.done() for task in low)
+            high = await ask(client, tokens=60, band="p0")
+            answers = [high, *await asyncio.gather(*low)]
     assert [answer for answer in answers if answer.error] == []
-    assert [answer.tokens for answer in answers] == [high_tokens, *[low_tokens] * 5]
-    assert max(use.seen) > 0.9 or engine.total("vllm:num_preemptions_total") > before
+    assert [answer.tokens for answer in answers] == [60, *[80] * 5]
+    preempted = slow_vllm.total("vllm:num_preemptions_total") - before
+    if kind == "openai":
+        assert max(use.seen) > 0.9 or preempted, "the cache was never full"

@@ -28,6 +28,7 @@ Fields = Mapping[str, object]
 
 HELLO = [{"role": "user", "content": "hello"}]
 STARTED = [*HELLO, {"role": "assistant", "content": "so"}]
+WORDS = ["tide", "import", "class", "while", "string", "object", "return", "lambda", "yield", "assert", "global"]
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 
 
@@ -184,29 +185,44 @@ def test_events_of_a_stream_come_in_the_same_order(simulated: EngineServer, slow
     assert told(simulated)[-1] == ([], None, True)
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
-@pytest.mark.parametrize("engine", ["simulated", "slow_vllm", "fast_llama"])
-def test_an_answer_is_continued_exactly(engine: str, streamed: bool, request: pytest.FixtureRequest) -> None:
-    """At temperature 0 two halves joined are the whole: what resuming a broken stream rests on."""
-    server: EngineServer = request.getfixturevalue(engine)
+@pytest.fixture(params=["simulated", "slow_vllm", "fast_llama"])
+def server(request: pytest.FixtureRequest) -> EngineServer:
+    found: EngineServer = request.getfixturevalue(request.param)
+    return found
 
-    def text(messages: list[dict[str, str]], tokens: int, more: Fields) -> str:
-        fixed = {"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": streamed}
-        status, body = chat(server, {**fixed, **more})
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+def test_an_answer_is_continued_exactly(server: EngineServer, streamed: bool) -> None:
+    """At temperature 0 two halves joined are the whole: what resuming a broken stream rests on.
+
+    It holds where the engine cuts the given text into the tokens that the text was made of, which its usage shows.
+    Our models write words in no order, so that this is often not so; ordinary text seldom is cut otherwise.
+    """
+
+    def go_on(given: str, tokens: int) -> tuple[str, int]:
+        usage = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+        fixed = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        messages = [*HELLO, {"role": "assistant", "content": given}]
+        status, body = chat(server, {"messages": messages, **fixed, **usage, **CONTINUE})
         assert status == 200, body
         if streamed:
-            return "".join(choice["delta"].get("content") or "" for event in body for choice in event["choices"])
-        said: str = body["choices"][0]["message"]["content"]
-        return said
+            said = "".join(choice["delta"].get("content") or "" for event in body for choice in event["choices"])
+            return said, body[-1]["usage"]["prompt_tokens"]
+        said = body["choices"][0]["message"]["content"]
+        if server.kind == "llamacpp":  # says again what it was given, but only in an answer that is not streamed
+            assert said.startswith(given)
+            said = said.removeprefix(given)
+        return said, body["usage"]["prompt_tokens"]
 
-    question = [{"role": "user", "content": "tide"}]
-    whole = text(question, 10, {})
-    first = text(question, 5, {})
-    second = text([*question, {"role": "assistant", "content": first}], 5, CONTINUE)
-    # llama.cpp says again what it was given, but only in an answer that is not streamed
-    given_again = first if server.kind == "llamacpp" and not streamed else ""
-    assert second.startswith(given_again)
-    assert first + second.removeprefix(given_again) == whole
+    exact = 0
+    for word in WORDS:
+        whole, before = go_on(word, 6)
+        first, _ = go_on(word, 3)
+        second, after = go_on(word + first, 3)
+        if after == before + 3:
+            assert first + second == whole
+            exact += 1
+    assert exact >= 2
 
 
 def test_the_gateway_passes_a_continuation_on_unchanged(vllm_target: Target) -> None:
