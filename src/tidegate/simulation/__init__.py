@@ -1,9 +1,11 @@
 """Virtual time: the engine model, arrivals, traces and the world that joins them with the scheduler."""
 
 from tidegate.simulation.arrivals import Request, fixed, gamma, merged, poisson, replayed, requests, stream_random
+from tidegate.simulation.baselines import FifoGate, Ungated
 from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.kv import BLOCK, KvPool
 from tidegate.simulation.profiles import DEFAULT_PROFILE, PROFILES, Profile, profile_named
+from tidegate.simulation.scraping import Scrape
 from tidegate.simulation.sequences import (
     EngineCounters,
     EngineSequence,
@@ -26,16 +28,19 @@ __all__ = [
     "EngineServer",
     "EngineSignals",
     "Entry",
+    "FifoGate",
     "FixedServer",
     "KvPool",
     "Log",
     "Profile",
     "Request",
+    "Scrape",
     "Server",
     "Stage",
     "StepResult",
     "TraceError",
     "TraceRow",
+    "Ungated",
     "WaitingOrder",
     "World",
     "fixed",

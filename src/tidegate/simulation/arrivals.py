@@ -28,6 +28,7 @@ class Request:
         pool: name of the pool.
         chain: keys of the prompt's prefix-cache units.
         unit_tokens: tokens per key.
+        patience_s: the client leaves when it has no whole answer by then; seconds after its arrival.
     """
 
     at: float
@@ -38,6 +39,7 @@ class Request:
     pool: str = "m"
     chain: Sequence[Hashable] = ()
     unit_tokens: int = BLOCK
+    patience_s: float = float("inf")
 
 
 Lengths = Callable[[], tuple[int, int]]

@@ -36,6 +36,10 @@ class Server(Protocol):
         """Begin the work with this number."""
         ...
 
+    def stop(self, number: int) -> None:
+        """Give up that work, of which ``Progress`` hears nothing more."""
+        ...
+
     def next_event(self) -> float:
         """When ``advance`` has something to do, ``inf`` for never."""
         ...
@@ -57,6 +61,11 @@ class FixedServer:
         service_s = self._service_s(request) if callable(self._service_s) else self._service_s
         heapq.heappush(self._ends, (now + service_s, number))
 
+    def stop(self, number: int) -> None:
+        """See ``Server``."""
+        self._ends = [each for each in self._ends if each[1] != number]
+        heapq.heapify(self._ends)
+
     def next_event(self) -> float:
         """See ``Server``."""
         return self._ends[0][0] if self._ends else NEVER
@@ -70,7 +79,12 @@ class FixedServer:
 
 
 class EngineServer:
-    """One engine replica; ``http_s`` passes between dispatch and its waiting list (HTTP and tokenising)."""
+    """One engine replica; ``http_s`` passes between dispatch and its waiting list (HTTP and tokenising).
+
+    Attributes:
+        model: the engine.
+        page: its metrics page, written between two steps, with those who came during the last one.
+    """
 
     def __init__(self, model: EngineModel, *, http_s: float = 0.005) -> None:
         self.model = model
@@ -79,6 +93,8 @@ class EngineServer:
         self._order = itertools.count()
         self._step: StepResult | None = None
         self._step_end = NEVER
+        self._stopped: set[str] = set()
+        self.page = model.signals()
 
     def start(self, now: float, number: int, request: Request) -> None:
         """See ``Server``."""
@@ -92,6 +108,10 @@ class EngineServer:
         )
         heapq.heappush(self._coming, (now + self._http_s, next(self._order), sequence))
 
+    def stop(self, number: int) -> None:
+        """See ``Server``; an engine learns of it when its step ends."""
+        self._stopped.add(str(number))
+
     def next_event(self) -> float:
         """See ``Server``."""
         return min(self._step_end, self._coming[0][0] if self._coming else NEVER)
@@ -100,13 +120,24 @@ class EngineServer:
         """See ``Server``."""
         if self._step is not None and self._step_end <= now:
             step, self._step, self._step_end = self._step, None, NEVER
-            for sequence in step.prefilled:
-                if not sequence.preemptions:
-                    progress.first_token(now, int(sequence.id))
-            for sequence in step.finished:
-                progress.finished(now, int(sequence.id))
+            self._tell(now, step, progress)
         while self._coming and self._coming[0][0] <= now:
             self.model.add(heapq.heappop(self._coming)[2], now)
-        if self._step is None and not self.model.idle:
-            self._step = self.model.step()
-            self._step_end = now + self._step.duration_s
+        if self._step is None:
+            self._forget_stopped()
+            self.page = self.model.signals()
+            if not self.model.idle:
+                self._step = self.model.step()
+                self._step_end = now + self._step.duration_s
+
+    def _tell(self, now: float, step: StepResult, progress: Progress) -> None:
+        for sequence in step.prefilled:
+            if not sequence.preemptions and sequence.id not in self._stopped:
+                progress.first_token(now, int(sequence.id))
+        for sequence in step.finished:
+            if sequence.id not in self._stopped:
+                progress.finished(now, int(sequence.id))
+            self._stopped.discard(sequence.id)
+
+    def _forget_stopped(self) -> None:
+        self._stopped = {number for number in self._stopped if not self.model.abort(number)}  # others come yet

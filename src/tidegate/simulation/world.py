@@ -1,11 +1,13 @@
 """The world: arrivals, the scheduler and the servers joined on one virtual clock.
 
 The scheduler is the very one of the gateway. Events at the same instant happen in a fixed order: ends of work and
-steps, then arrivals, then the scheduler's own wake-ups; so the same arrivals and seeds give the same log.
+steps, then arrivals, then pages that are read, then clients that leave, then the scheduler's own wake-ups; so the same
+arrivals and seeds give the same log.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,11 +23,13 @@ from tidegate.core import (
     Reject,
     Release,
     Scheduler,
+    Signal,
     Ticket,
     Turn,
     WorkEstimate,
 )
 from tidegate.simulation.arrivals import Request
+from tidegate.simulation.scraping import Scrape, Scraper
 from tidegate.simulation.servers import NEVER, Server
 
 Estimate = Callable[[Request], WorkEstimate]
@@ -39,6 +43,14 @@ class SchedulerLike(Protocol):
         ...
 
     def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
+        """See ``Scheduler``."""
+        ...
+
+    def cancel(self, now: float, ticket_id: str) -> list[Action]:
+        """See ``Scheduler``."""
+        ...
+
+    def observe(self, now: float, signal: Signal) -> list[Action]:
         """See ``Scheduler``."""
         ...
 
@@ -122,6 +134,7 @@ class World:
         arrivals: Iterable[Request],
         *,
         estimate: Estimate = known_lengths,
+        scrape: Scrape | None = None,
     ) -> None:
         """Set the stage.
 
@@ -130,6 +143,7 @@ class World:
             servers: by the backend names of the policy.
             arrivals: in order of time; read as the clock goes, so an endless stream is fine with ``until``.
             estimate: what the scheduler is told of a request's size.
+            scrape: how the engines' metrics pages are read; ``None``: the scheduler sees none.
         """
         self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
         self.log = Log()
@@ -138,6 +152,8 @@ class World:
         self._estimate = estimate
         self._leases: dict[int, Lease] = {}  # by number of the entry
         self._waiting: dict[tuple[str, int], int] = {}  # by pool and band
+        self._leaving: list[tuple[float, int]] = []  # when the client of an entry leaves
+        self._scraper = Scraper(scrape, self._servers)
 
     def run(self, until: float = NEVER) -> Log:
         """Run until nothing is left to happen, or to the last event before ``until``."""
@@ -151,7 +167,11 @@ class World:
                     work_at, server = at, one
             arrive_at = NEVER if coming is None else coming.at
             wake = self.scheduler.next_wakeup()
-            now = min(work_at, arrive_at, NEVER if wake is None else wake)
+            leave_at = self._leaving[0][0] if self._leaving else NEVER
+            now = min(work_at, arrive_at, leave_at, NEVER if wake is None else wake)
+            if now == NEVER and not any(self._waiting.values()):
+                return self.log
+            now = min(now, self._scraper.next_event())
             if now >= until or now == NEVER:
                 return self.log
             self.log.ended_at = now
@@ -160,8 +180,17 @@ class World:
             elif coming is not None and arrive_at <= now:
                 self._arrive(now, coming)
                 coming = next(self._arrivals, None)
+            elif self._scraper.next_event() <= now:
+                for reading in self._scraper.advance(now):
+                    self.observe(now, reading)
+            elif leave_at <= now:
+                self._leave(now, heapq.heappop(self._leaving)[1])
             else:
                 self._obey(now, self.scheduler.tick(now))
+
+    def observe(self, now: float, signal: Signal) -> None:
+        """Tell the scheduler a fact from outside."""
+        self._obey(now, self.scheduler.observe(now, signal))
 
     def first_token(self, now: float, number: int) -> None:
         """See ``Progress``."""
@@ -180,7 +209,23 @@ class World:
         ticket = Ticket(str(number), request.pool, request.band, request.tenant, self._estimate(request))
         self.log.entries.append(Entry(request, ticket))
         self._count(ticket, 1)
+        if request.patience_s < NEVER:
+            heapq.heappush(self._leaving, (now + request.patience_s, number))
         self._obey(now, self.scheduler.submit(now, ticket))
+
+    def _leave(self, now: float, number: int) -> None:
+        """A client has waited long enough: its ticket is withdrawn, or its work stopped."""
+        entry = self.log.entries[number]
+        if entry.outcome is not None:
+            return
+        entry.outcome, entry.reason, entry.finished = Outcome.CANCELLED, Reason.CANCELLED, now
+        lease = self._leases.pop(number, None)
+        if lease is None:
+            self._count(entry.ticket, -1)
+            self._obey(now, self.scheduler.cancel(now, entry.ticket.id))
+        else:
+            self._servers[lease.backend].stop(number)
+            self._obey(now, self.scheduler.release(now, lease.id, Release(Outcome.CANCELLED)))
 
     def _obey(self, now: float, actions: list[Action]) -> None:
         for action in actions:
