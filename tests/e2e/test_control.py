@@ -81,8 +81,6 @@ async def test_the_switch_under_load() -> None:
 
         low = [asyncio.ensure_future(one(number, "p2", 600)) for number in range(60)]
         await until(lambda: process.total("tidegate_queue_depth", band="p2") >= 50, within_s=5)
-        before = set(ended)
-        running = int(process.total("tidegate_running"))
         stop = asyncio.Event()
         high: list[Answer] = []
 
@@ -101,7 +99,9 @@ async def test_the_switch_under_load() -> None:
         switched = loop.time()
         answers = await asyncio.gather(*low)
         shed = [number for number, answer in enumerate(answers) if is_fallback(answer)]
-        assert len(shed) >= 60 - len(before) - running - 4, "all that waited, but what began in the meantime"
+        assert len(shed) >= 20, "most still waited when the switch was flipped"
+        late = [number for number in range(60) if number not in shed and ended[number] > switched]
+        assert len(late) <= 4, "only what held one of the four seats was still served"
         assert max(ended[number] for number in shed) < switched + 1
         assert {answer.status for answer in answers} == {200}
         assert not any(answer.broken for answer in answers)
