@@ -13,7 +13,19 @@ from tidegate.classify import Classifier
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
 from tidegate.control import Audit, Hooks, Live, build_control_app
 from tidegate.core import Reason, Scheduler
-from tidegate.gateway import ClientServer, Completions, Ends, Gateway, Limits, Models, Pools, Refuser, Requests, Rows
+from tidegate.gateway import (
+    ClientServer,
+    Completions,
+    Crowd,
+    Ends,
+    Gateway,
+    Limits,
+    Models,
+    Pools,
+    Refuser,
+    Requests,
+    Rows,
+)
 from tidegate.jobs import Jobs
 from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, StallMonitor, SystemClock
 from tidegate.stores import StoreError
@@ -219,6 +231,8 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         clock=clock,
         ends=ends,
         silence_s=settings.gateway.silence_timeout,
+        heartbeat_s=settings.gateway.queue_heartbeat_after,
+        crowd=Crowd(settings.gateway.max_connections_per_tenant),
     )
     models = Models(settings, pools, clock)
     rows = Rows(classifier=classifier, completions=completions, driver=driver, pools=pools, clock=clock)

@@ -175,12 +175,11 @@ def test_an_error_reads_like_a_compiler_message() -> None:
 
 
 def test_settings_of_later_versions_are_refused_by_name() -> None:
-    text = MODELS + "cluster: {}\npolicy:\n  bands: {p1: {target_wait: 1s, shed_answer: {model: m}}}\n"
+    text = MODELS + "cluster: {}\npolicy:\n  bands: {p1: {target_wait: 1s}}\n"
     found = problems_of(text)
     assert [(p.line, p.path, p.expected) for p in found] == [
         (2, "cluster", "not in this version: several replicas"),
         (4, "policy.bands.p1.target_wait", "not in this version: preemption"),
-        (4, "policy.bands.p1.shed_answer", "not in this version: answering shed work from another model"),
     ]
 
 

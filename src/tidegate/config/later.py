@@ -8,8 +8,6 @@ for any name. They are refused by name, because a setting that is accepted and d
 from __future__ import annotations
 
 NOT_YET: dict[str, str] = {
-    "gateway.max_connections_per_tenant": "connections per tenant",
-    "gateway.queue_heartbeat_after": "heartbeats while a stream waits",
     "policy.bands.*.target_wait": "preemption",
     "policy.bands.*.preemptible": "preemption",
     "policy.bands.*.may_preempt": "preemption",
@@ -20,9 +18,7 @@ NOT_YET: dict[str, str] = {
 }
 """Path to what the setting belongs to."""
 
-NOT_YET_VALUES: dict[tuple[str, str], str] = {
-    ("policy.bands.*.shed_answer", "{}"): "answering shed work from another model",
-}
+NOT_YET_VALUES: dict[tuple[str, str], str] = {}
 """Path and value (``{}`` stands for a mapping) to what the value belongs to, where other values are supported."""
 
 

@@ -2,6 +2,7 @@
 
 from tidegate.gateway.app import Gateway
 from tidegate.gateway.completions import Completions
+from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.models import Models
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.protocol import Limits
@@ -10,4 +11,16 @@ from tidegate.gateway.requests import Ends, Requests
 from tidegate.gateway.rows import Rows
 from tidegate.gateway.server import ClientServer
 
-__all__ = ["ClientServer", "Completions", "Ends", "Gateway", "Limits", "Models", "Pools", "Refuser", "Requests", "Rows"]
+__all__ = [
+    "ClientServer",
+    "Completions",
+    "Crowd",
+    "Ends",
+    "Gateway",
+    "Limits",
+    "Models",
+    "Pools",
+    "Refuser",
+    "Requests",
+    "Rows",
+]

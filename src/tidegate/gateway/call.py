@@ -31,6 +31,7 @@ class Call(msgspec.Struct, gc=False):
         status: what the client got; 0 before anything was sent.
         outcome, reason: how it ended.
         used: tokens, as far as they are known.
+        instead: the model that answers for another whose work was shed.
         broken: the answer had begun and has no form in which its end could be told: the connection must end.
     """
 
@@ -43,6 +44,7 @@ class Call(msgspec.Struct, gc=False):
     outcome: Outcome = Outcome.FAILED
     reason: Reason | None = None
     used: Used = NOTHING
+    instead: str = ""
     broken: bool = False
 
     @property
@@ -63,7 +65,10 @@ class Call(msgspec.Struct, gc=False):
     def headers(self, now: float) -> RawHeaders:
         """Return what every answer carries."""
         band = "none" if self.classified is None else self.classified.band_name
-        return answer_headers(request_id=self.request_id, band=band, queue_s=self.queue_s(now))
+        headers = answer_headers(request_id=self.request_id, band=band, queue_s=self.queue_s(now))
+        if self.instead:
+            headers.append((b"x-tidegate-model", self.instead.encode("latin-1", "replace")))
+        return headers
 
     def queue_s(self, now: float) -> float:
         """Return the wait for a seat, seconds; without a seat, the wait until now."""

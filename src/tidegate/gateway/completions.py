@@ -20,6 +20,7 @@ from tidegate.classify import (
     RawHeaders,
     Refused,
     Route,
+    Tenant,
     check_headers,
 )
 from tidegate.core import Lease, Outcome, Paused, Reason, Release, Requeue, Ticket
@@ -28,18 +29,20 @@ from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
 from tidegate.gateway.body import Receive
 from tidegate.gateway.call import Call, Send
+from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.exchange import FAILED, Exchange
+from tidegate.gateway.heartbeat import beating
 from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.reading import read_request
 from tidegate.gateway.refusing import Refuser
-from tidegate.gateway.relay import Relayed, look_at_whole, relay_stream, whole_headers
+from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, whole_headers
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.returning import Returning
 from tidegate.gateway.tries import Tries
 from tidegate.gateway.watch import BytesWatch
-from tidegate.runtime import Clock, Driver
+from tidegate.runtime import Clock, Driver, Refusal
 from tidegate.telemetry import Recorder
 
 FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
@@ -64,9 +67,13 @@ class Completions:
         clock: Clock,
         ends: Ends,
         silence_s: float = SILENCE_S,
+        heartbeat_s: float | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
         self._max_body = max_body
         self._silence_s = silence_s
+        self._heartbeat_s = heartbeat_s
+        self._crowd = crowd or Crowd(None)
         self._classifier = classifier
         self._driver = driver
         self._pools = pools
@@ -82,7 +89,31 @@ class Completions:
         headers: RawHeaders = scope["headers"]
         by_name = dict(headers)
         link: ClientLink = scope["state"]["link"]
-        asked = await self._understand(call, route, scope, by_name, receive)
+        bad = check_headers(headers)
+        tenant = self._classifier.identify(by_name) if bad is None else bad
+        if not isinstance(tenant, Refused):
+            tenant = self._crowd.enter(tenant.name) or tenant
+        if isinstance(tenant, Refused):
+            await self._refuser.early(call, send, tenant, headers=by_name, link=link)
+            return
+        try:
+            await self._run(call, route, scope, tenant=tenant, by_name=by_name, receive=receive, send=send)
+        finally:
+            self._crowd.leave(tenant.name)
+
+    async def _run(
+        self,
+        call: Call,
+        route: Route,
+        scope: Mapping[str, Any],
+        *,
+        tenant: Tenant,
+        by_name: Headers,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        link: ClientLink = scope["state"]["link"]
+        asked = await self._understand(call, route, scope, tenant=tenant, by_name=by_name, receive=receive)
         if asked is None or link.gone:
             call.left()
         elif isinstance(asked, Refused):
@@ -146,15 +177,16 @@ class Completions:
                 exchange.stop(Reason.UPSTREAM_TIMEOUT)
 
     async def _understand(
-        self, call: Call, route: Route, scope: Mapping[str, Any], by_name: Headers, receive: Receive
+        self,
+        call: Call,
+        route: Route,
+        scope: Mapping[str, Any],
+        *,
+        tenant: Tenant,
+        by_name: Headers,
+        receive: Receive,
     ) -> Asked | Refused | None:
         """Read and classify. ``None``: the client left."""
-        headers: RawHeaders = scope["headers"]
-        if (bad := check_headers(headers)) is not None:
-            return bad
-        tenant = self._classifier.identify(by_name)
-        if isinstance(tenant, Refused):
-            return tenant
         read = await read_request(route, by_name, receive, self._max_body)
         if read is None or isinstance(read, Refused):
             return read
@@ -167,32 +199,70 @@ class Completions:
         if classified.clamped:
             self._recorder.clamped(classified.band)
         target = scope["raw_path"] if route is Route.OTHER else b""
-        return Asked(route, headers, read.raw, read.body, classified, target, read.form, read.model_at)
+        return Asked(route, scope["headers"], read.raw, read.body, classified, target, read.form, read.model_at)
 
     async def _serve(self, call: Call, asked: Asked, exchange: Exchange, send: Send) -> None:
         """Wait for a seat and try; as long as the client has nothing, a failure may lead to another seat."""
         classified = asked.classified
         tenant, key = classified.tenant.name, classified.idempotency_key
         first = self._returning.first_arrival(tenant, key, call.arrived)
-        affinity = affinity_of(asked.raw, asked.body) if self._pools.has_choice(classified.pool) else 0
-        ticket = _ticket(call, asked, first, affinity)
+        ticket = self._ticket(call.request_id, call, asked, first)
         call.request_id = classified.request_id
+        refusal = await self._through(call, asked, exchange, ticket, send)
+        if refusal is None:
+            return
+        other = self._refuser.instead(refusal, classified)
+        if other is not None:
+            asked.classified = call.classified = other
+            call.instead = other.upstream_model or ""
+            refusal = await self._through(
+                call, asked, exchange, self._ticket(f"{ticket.id}-instead", call, asked, first), send
+            )
+            if refusal is None:
+                return
+        reason, now = refusal.reason, self._clock.now()
+        if reason in FAILURES:
+            await self._fail(call, send, asked, reason, refusal.detail)
+            return
+        self._returning.refused(tenant, key, reason, arrived=call.arrived if first is None else first, now=now)
+        await self._refuser.refused(call, send, refusal, asked)
+
+    def _ticket(self, ticket_id: str, call: Call, asked: Asked, arrived: float | None) -> Ticket:
+        """Give the scheduler's view. Its id is ours, since clients may use one ``x-request-id`` many times."""
+        classified = asked.classified
+        return Ticket(
+            id=ticket_id,
+            pool=classified.pool,
+            band=classified.band,
+            tenant=classified.tenant.name,
+            work=classified.work,
+            flow=classified.flow,
+            ttl_s=classified.ttl_s,
+            deadline=None if classified.deadline_s is None else call.arrived + classified.deadline_s,
+            arrived=arrived,
+            size_bytes=len(asked.raw),
+            name=classified.request_id,
+            depends_on=classified.depends_on,
+            affinity=affinity_of(asked.raw, asked.body) if self._pools.has_choice(classified.pool) else 0,
+        )
+
+    async def _through(
+        self, call: Call, asked: Asked, exchange: Exchange, ticket: Ticket, send: Send
+    ) -> Refusal | None:
+        """Take one ticket through its waits and tries; return why it got no answer, ``None`` when it got one."""
+        every_s = self._heartbeat_s if asked.body.stream else None
         tries = Tries()
-        lease = await exchange.seat(ticket)
+        with beating(call, send, every_s):
+            lease = await exchange.seat(ticket)
         while lease is not None:
             call.lease = lease
             self._refuser.storm.dispatched(lease.started)
             again = await self._try(call, asked, exchange, tries, send)
             if again is None:
-                return
-            lease = await exchange.requeue(again)
-        assert exchange.refusal is not None
-        reason, now = exchange.refusal.reason, self._clock.now()
-        if reason in FAILURES:
-            await self._fail(call, send, asked, reason, exchange.refusal.detail)
-            return
-        self._returning.refused(tenant, key, reason, arrived=call.arrived if first is None else first, now=now)
-        await self._refuser.refused(call, send, exchange.refusal, asked)
+                return None
+            with beating(call, send, every_s):
+                lease = await exchange.requeue(again)
+        return exchange.refusal
 
     async def _try(self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send) -> Requeue | None:
         """Ask the backend of the lease and pass its answer on; return how to go on when the client got nothing."""
@@ -262,6 +332,9 @@ class Completions:
         else:
             relayed, content = look_at_whole(call, response, beginning.start, now=self._clock.now())
             self._settle(call, asked, exchange, response, relayed)
+            if call.started:
+                await send({"type": "http.response.body", "body": as_event(content)})
+                return
             headers = whole_headers(response, failed=relayed.failed) + call.headers(self._clock.now())
             await call.answer(send, response.status, headers, content)
 
@@ -291,26 +364,6 @@ class Completions:
             await send({"type": "http.response.body", "body": event})
         else:
             await self._refuser.failed(call, send, reason, detail, asked)
-
-
-def _ticket(call: Call, asked: Asked, arrived: float | None, affinity: int) -> Ticket:
-    """The scheduler's view. Its id is ours, since clients may use one ``x-request-id`` many times."""
-    classified = asked.classified
-    return Ticket(
-        id=call.request_id,
-        pool=classified.pool,
-        band=classified.band,
-        tenant=classified.tenant.name,
-        work=classified.work,
-        flow=classified.flow,
-        ttl_s=classified.ttl_s,
-        deadline=None if classified.deadline_s is None else call.arrived + classified.deadline_s,
-        arrived=arrived,
-        size_bytes=len(asked.raw),
-        name=classified.request_id,
-        depends_on=classified.depends_on,
-        affinity=affinity,
-    )
 
 
 def _reason(error: BackendError) -> Reason:

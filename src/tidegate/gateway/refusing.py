@@ -7,11 +7,12 @@ lower bands are told not to come back by themselves.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import msgspec
 
-from tidegate.classify import Headers, RawHeaders, Refused, Route, fallback_allowed, language
-from tidegate.config import Settings, ShedAnswer
+from tidegate.classify import Classified, Headers, RawHeaders, Refused, Route, fallback_allowed, language
+from tidegate.config import WILDCARD, Settings, ShedAnswer, ShedModel
 from tidegate.core import Outcome, Reason, Reject
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.body import must_end
@@ -71,6 +72,7 @@ class Refuser:
     def obey(self, settings: Settings) -> None:
         """Take other settings: which bands have a fallback answer, and its words."""
         self._fallbacks = Fallbacks(settings)
+        self._instead = tuple(_other_model(settings, band.shed_answer) for band in settings.policy.bands.values())
         self._with_fallback = tuple(band.shed_answer is ShedAnswer.FALLBACK for band in settings.policy.bands.values())
 
     async def early(
@@ -110,11 +112,21 @@ class Refuser:
         band = asked.classified.band
         if action.reason is Reason.SHED and self._with_fallback[band] and fallback_allowed(asked.body, asked.route):
             await _send(call, send, self._fallback(call, action, asked))
+        elif call.started:
+            await send({"type": "http.response.body", "body": self.event(action.reason, action.detail, asked)})
         else:
             answer = self._answer(
                 call, asked, action.reason, now, detail=action.detail, retry_after_s=action.retry_after_s
             )
             await _send(call, send, answer)
+
+    def instead(self, refusal: Refusal, classified: Classified) -> Classified | None:
+        """Give the request as it is for the model that answers what is shed here; ``None``: there is no such model."""
+        other = self._instead[classified.band]
+        if other is None or refusal.reason is not Reason.SHED or other.pool == classified.pool:
+            return None
+        predicted = msgspec.structs.replace(classified.predicted, memo=None)  # it learns nothing of another model
+        return msgspec.structs.replace(classified, pool=other.pool, upstream_model=other.name, predicted=predicted)
 
     async def failed(self, call: Call, send: Send, reason: Reason, detail: str, asked: Asked) -> None:
         """Answer a request that had a seat and got nothing from its backend."""
@@ -184,7 +196,28 @@ class Refuser:
         )
 
 
+@dataclass(slots=True, frozen=True)
+class _Other:
+    """A model that answers what is shed of another."""
+
+    pool: str
+    name: str
+
+
+def _other_model(settings: Settings, answer: ShedAnswer | ShedModel) -> _Other | None:
+    if not isinstance(answer, ShedModel):
+        return None
+    for model in settings.models:
+        if answer.model == model.name or answer.model in model.aliases:
+            return _Other(model.pool, model.name)
+    wild = next((model for model in settings.models if model.name == WILDCARD), None)
+    return None if wild is None else _Other(wild.pool, answer.model)
+
+
 async def _send(call: Call, send: Send, answer: Answer) -> None:
+    if call.started:  # the stream of a fallback, after signs of life
+        await send({"type": "http.response.body", "body": answer.body})
+        return
     call.status = answer.status
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     await send({"type": "http.response.body", "body": answer.body})

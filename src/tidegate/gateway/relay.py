@@ -62,8 +62,9 @@ async def relay_stream(
     """
     headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
     headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
-    call.status = response.status
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    if not call.started:
+        call.status = response.status
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
     data: bytes | None = first
     try:
         while data:
@@ -114,6 +115,11 @@ def look_at_whole(call: Call, response: Response, body: bytes, *, now: float) ->
     call.first_at = now
     tier = None if call.classified is None else call.classified.tier
     return Relayed(), body if tier is None else with_tier(body, tier)
+
+
+def as_event(body: bytes) -> bytes:
+    """Give a whole answer to a client whose event stream has begun. JSON has no line end where it would matter."""
+    return b"data: " + body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n\n"
 
 
 def whole_headers(response: Response, *, failed: bool) -> RawHeaders:
