@@ -28,8 +28,10 @@ TRANSLATED = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 
 def parameters(command: str) -> list[list[str]]:
     group = typer.main.get_command(app)
-    found = group.get_command(typer.Context(group), command)  # type: ignore[attr-defined]
-    return [opts for parameter in found.params if (opts := parameter.opts)[0].startswith("-")]
+    found = [group.get_command(typer.Context(group), command)]  # type: ignore[attr-defined]
+    for each in found:  # grows: a command may have commands
+        found += getattr(each, "commands", {}).values()
+    return [opts for each in found for parameter in each.params if (opts := parameter.opts)[0].startswith("-")]
 
 
 def section(command: str) -> str:

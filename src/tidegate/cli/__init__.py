@@ -26,6 +26,7 @@ COMMANDS = {
     "keygen": "tidegate.cli.keygen",
     "engine": "tidegate.cli.engine",
     "mode": "tidegate.cli.mode",
+    "jobs": "tidegate.cli.jobs",
 }
 """Command to the module that holds a function of the same name, in the order of ``--help``."""
 
@@ -36,11 +37,17 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | None:  # noqa: ARG002
+    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
+        found = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        if isinstance(found, typer.Typer):
+            group = typer.main.get_command(found)
+            assert isinstance(group, TyperGroup)
+            group.name = cmd_name
+            return group
         single = typer.Typer(add_completion=False)
-        single.command(cmd_name)(getattr(import_module(COMMANDS[cmd_name]), cmd_name))
+        single.command(cmd_name)(found)
         command = typer.main.get_command(single)
         assert isinstance(command, TyperCommand)
         return command

@@ -81,7 +81,7 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
         "line": letter.line,
         "tenant": letter.tenant,
         "custom_id": letter.custom_id,
-        "attempts": letter.attempts,
+        "attempts": letter.attempts + 1,  # the store counts those before the last
         "died_at": int(letter.died_at_utc),
         "status": answer.status,
         "error": answer.message or answer.body[:500].decode(errors="replace"),

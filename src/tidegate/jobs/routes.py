@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import errno
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tidegate.classify import Classifier, Refused, Tenant
 from tidegate.jobs.folder import Folder, is_file_id, new_batch_id, new_file_id
@@ -61,7 +63,7 @@ class Endings:
             self._events[batch_id][0].set()
 
     @contextlib.contextmanager
-    def of(self, batch_id: str) -> Any:
+    def of(self, batch_id: str) -> Iterator[asyncio.Event]:
         """Give an event for the end of a batch."""
         event, count = self._events.get(batch_id, (asyncio.Event(), 0))
         self._events[batch_id] = (event, count + 1)
@@ -179,16 +181,7 @@ class Api:
 
     async def _content(self, request: Request) -> Response:
         file = await self._find(request)
-        headers = {"content-length": str(file.bytes), "cache-control": "no-store"}
-        return StreamingResponse(self._read(file), headers=headers, media_type="application/octet-stream")
-
-    async def _read(self, file: StoredFile) -> AsyncIterator[bytes]:
-        source = await asyncio.to_thread(self._folder.place(file.id).open, "rb")
-        try:
-            while piece := await asyncio.to_thread(source.read, PIECE):
-                yield piece
-        finally:
-            source.close()
+        return Content(self._folder.place(file.id), file.bytes)
 
     # Batches.
 
@@ -291,6 +284,32 @@ class Api:
 
     def _utc(self) -> float:
         return self._clock.utc_now().timestamp()
+
+
+class Content(Response):
+    """A file's bytes, read in a thread piece by piece; head and first piece are sent together."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+        headers = {"content-length": str(size), "cache-control": "no-store"}
+        super().__init__(None, 200, headers, "application/octet-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send it. Raises ``OSError`` before anything is sent when it cannot be opened."""
+        source = await asyncio.to_thread(self._path.open, "rb")
+        try:
+            left = self._size
+            piece = await asyncio.to_thread(source.read, PIECE)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            # The last piece ends the answer: the client may send its next request as soon as it has it.
+            while left > len(piece) and piece and not scope["state"]["link"].gone:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                left -= len(piece)
+                piece = await asyncio.to_thread(source.read, PIECE)
+            await send({"type": "http.response.body", "body": piece})
+        finally:
+            source.close()
 
 
 class _AnswerError(Exception):

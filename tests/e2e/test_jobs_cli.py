@@ -1,0 +1,69 @@
+"""``tidegate jobs`` against a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.jobs_stage import config, engine, prompt_of, rows
+from e2e.raw import Visit, gateway, whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+
+
+async def run(*words: str) -> tuple[int, str, str]:
+    """Run the command; returns status, output and errors."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tidegate", "jobs", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
+async def test_a_file_goes_in_and_its_answers_come_out(tmp_path: Path) -> None:
+    source, answers, failures = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "err.jsonl"))
+    source.write_bytes(rows(25))
+
+    async def serve(visit: Visit) -> None:
+        if prompt_of(visit) == "r3":
+            visit.answer(b'{"error": {"message": "it broke"}}', 500)
+        else:
+            visit.answer(whole(prompt_of(visit)))
+
+    async with (
+        engine(serve).running() as upstream,
+        gateway(config(tmp_path, upstream.url, jobs=", max_attempts: 1")) as process,
+    ):
+        url, control = ("--url", process.url), ("--url", process.control)
+        places = ("--output", str(answers), "--errors", str(failures))
+        status, output, errors = await run("submit", str(source), "--wait", *places, *url)
+        assert status == 0, errors
+        batch = output.strip()
+        assert f"{batch}: completed, 24/25, 1 failed" in errors
+        assert len(answers.read_text().splitlines()) == 24
+        assert json.loads(failures.read_text())["custom_id"] == "r3"
+        status, output, _ = await run("list", *url)
+        assert status == 0
+        assert batch in output
+        status, output, _ = await run("show", batch, "--json", *url)
+        assert json.loads(output)["status"] == "completed"
+        status, output, _ = await run("dead", "list", *control)
+        assert f"{batch}.4" in output
+        status, output, _ = await run("dead", "discard", batch, *control)
+        assert (status, output) == (0, f"1 dead letters of batch {batch} discarded\n")
+        status, _, errors = await run("cancel", batch, *url)
+        assert status == 1
+        assert "completed" in errors
+        status, _, errors = await run("show", "batch_none", *url)
+        assert status == 1
+        assert "batch_none" in errors
+
+
+async def test_a_gateway_that_is_not_there_is_named() -> None:
+    status, _, errors = await run("list", "--url", "http://127.0.0.1:9")
+    assert (status, "127.0.0.1:9" in errors) == (1, True)
