@@ -122,7 +122,7 @@ def test_an_unknown_model_is_the_engines_own_404_where_any_model_is_allowed(slow
 
 @pytest.fixture
 def mortal_vllm(logs: Path, request: pytest.FixtureRequest) -> Iterator[EngineServer]:
-    with vllm_server(logs / request.node.name, model="tiny") as server:
+    with vllm_server(logs / request.node.name, model="slow") as server:
         yield server
 
 
