@@ -18,6 +18,8 @@ class Asked(msgspec.Struct, gc=False):
         target: path upstream where it is not the route's.
         form: whether the body is a form instead of JSON.
         model_at: where a form names its model.
+        plain: whether a fallback may answer it, where that is known although ``body`` has been let go.
+        size: length of ``raw`` where that has been let go.
     """
 
     route: Route
@@ -28,6 +30,8 @@ class Asked(msgspec.Struct, gc=False):
     target: bytes = b""
     form: bool = False
     model_at: Place | None = None
+    plain: bool | None = None
+    size: int = 0
 
     def let_go(self) -> None:
         """Drop the body once nobody needs it any more: a stream lasts long, and a prompt may be large.

@@ -40,6 +40,7 @@ from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, whole_headers
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.returning import Returning
+from tidegate.gateway.spill import Spill
 from tidegate.gateway.tries import Tries
 from tidegate.gateway.watch import BytesWatch
 from tidegate.runtime import Clock, Driver, Refusal
@@ -240,7 +241,7 @@ class Completions:
             ttl_s=classified.ttl_s,
             deadline=None if classified.deadline_s is None else call.arrived + classified.deadline_s,
             arrived=arrived,
-            size_bytes=len(asked.raw),
+            size_bytes=asked.size or len(asked.raw),
             name=classified.request_id,
             depends_on=classified.depends_on,
             affinity=affinity_of(asked.raw, asked.body) if self._pools.has_choice(classified.pool) else 0,
@@ -252,8 +253,13 @@ class Completions:
         """Take one ticket through its waits and tries; return why it got no answer, ``None`` when it got one."""
         every_s = self._heartbeat_s if asked.body.stream else None
         tries = Tries()
-        with beating(call, send, every_s):
-            lease = await exchange.seat(ticket)
+        spill = Spill(asked)
+        try:
+            with beating(call, send, every_s):
+                lease = await exchange.seat(ticket, spill.begin)
+            await spill.restore()
+        finally:
+            spill.close()
         while lease is not None:
             call.lease = lease
             self._refuser.storm.dispatched(lease.started)

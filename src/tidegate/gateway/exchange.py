@@ -81,12 +81,14 @@ class Exchange:
         self._task = None
         self._let_go(CANCELLED if self.gone else FAILED)
 
-    async def seat(self, ticket: Ticket) -> Lease | None:
-        """Ask for a seat and wait. ``None``: refused, see ``refusal``."""
+    async def seat(self, ticket: Ticket, waits: Callable[[], None] | None = None) -> Lease | None:
+        """Ask for a seat and wait. ``None``: refused, see ``refusal``. ``waits`` is called if it has to wait."""
         assert self.lease is None
         self.refusal = None
         self._waiting = ticket.id
         self._driver.submit(ticket, self)
+        if waits is not None and self._waiting:
+            waits()
         return await self._answer()
 
     async def requeue(self, requeue: Requeue) -> Lease | None:

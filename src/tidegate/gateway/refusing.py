@@ -110,7 +110,7 @@ class Refuser:
         self.storm.refused(now)
         call.ended(Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED, action.reason)
         band = asked.classified.band
-        if action.reason is Reason.SHED and self._with_fallback[band] and fallback_allowed(asked.body, asked.route):
+        if action.reason is Reason.SHED and self._with_fallback[band] and _is_plain(asked):
             await _send(call, send, self._fallback(call, action, asked))
         elif call.started:
             await send({"type": "http.response.body", "body": self.event(action.reason, action.detail, asked)})
@@ -194,6 +194,10 @@ class Refuser:
             retry_after_s=action.retry_after_s,
             jitter=jitter,
         )
+
+
+def _is_plain(asked: Asked) -> bool:
+    return fallback_allowed(asked.body, asked.route) if asked.plain is None else asked.plain
 
 
 @dataclass(slots=True, frozen=True)
