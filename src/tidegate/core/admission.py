@@ -57,13 +57,14 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
     state.entries += 1
     entry = state.live[ticket.id] = Entry(ticket, tenant, state.entries, arrived, now, expires)
     tenant.queued += 1
-    waiting.enter(entry, queue.band)
+    crowded = waiting.enter(entry, queue.band)
     queue.add(entry, flow, now)
     if seating.free > 0:
         deal(state, pool, actions)
-    if entry.state == WAITING and (waiting.is_crowded() or entry.line.count > queue.capacity or tenant.known):
+        crowded = waiting.is_crowded()
+    if (crowded or tenant.known or entry.line.count > queue.capacity) and entry.state == WAITING:
         _confine(state, entry, actions)
-    if entry.state != GONE and (tenant.known or ticket.name):
+    if (tenant.known or ticket.name) and entry.state != GONE:
         _accept(state, entry, actions)
 
 

@@ -92,40 +92,36 @@ class QuickBetween:
     """The same rule in one pass without lists, for the hot path; a test holds the two together.
 
     Instead of counting every band's gap up at each dispatch it counts dispatches once (``clock``), and keeps for each
-    band the count from which its floor may be due.
+    band the count from which its floor may be due. A floored band without work has no such count until it comes back.
+
+    Attributes:
+        bits: of each floored band its bit in a set of bands, 0 for the others.
+        credit, earn, unit: as in ``Between``.
     """
 
     __slots__ = (
-        "_clock",
-        "_earn",
-        "_floored",
-        "_from",
-        "_join",
-        "_late",
-        "_period",
-        "_soon",
-        "_unit",
-        "cap",
-        "credit",
-        "floors",
-    )
+        "_clock", "_floored", "_from", "_join", "_late", "_out", "_period", "_soon", "bits", "cap", "credit", "earn",
+        "floors", "unit",
+    )  # fmt: skip
 
     def __init__(self, floors: Sequence[Fraction], cap: Fraction) -> None:
         plain = Between(floors, cap)
         self.floors, self.cap = plain.floors, plain.cap
-        self._unit, self._earn, self.credit = plain.unit, plain.earn, plain.credit
+        self.unit, self.earn, self.credit = plain.unit, plain.earn, plain.credit
         self._period, self._join = plain.period, plain.join
         self._floored = [band for band, period in enumerate(plain.period) if period]
+        self.bits = [1 << band if period else 0 for band, period in enumerate(plain.period)]
         # With as much slack as there are floors, no floor can be due: below these gaps there is nothing to check.
         self._late = [period - len(self._floored) if period else 0 for period in plain.period]
         self._clock = 0
         self._from = [late if period else NEVER for late, period in zip(self._late, plain.period, strict=True)]
         self._soon = min(self._from)  # count from which some floor may be due
+        self._out = 0  # floored bands that had no work at the last dispatch
 
     @property
     def gap(self) -> list[int]:
         """Dispatches since each floored band's last one while it could run; 0 for the others."""
-        return [self._gap(band) if period else 0 for band, period in enumerate(self._period)]
+        return [self._gap(band) if self._from[band] < NEVER else 0 for band in range(len(self._period))]
 
     def adopt(self, gap: Sequence[int]) -> None:
         """Take over the gaps of an earlier rule, no closer to a floor than a band that comes back from a gate."""
@@ -141,51 +137,68 @@ class QuickBetween:
             wanted: as in ``Between.choose``.
             gated: the bands whose claim is ``None`` only because of a gate.
         """
-        clock, due_from, period = self._clock, self._from, self._period
-        top = best = -1
-        score = 0.0
-        contended = False
-        out: list[int] | None = None
+        bits, top, best, out, contended, score = self.bits, -1, -1, 0, False, 0.0
         for band, bid in enumerate(claim):
             if bid is None:
-                if period[band]:
-                    out = [*out, band] if out else [band]
-                continue
-            if top < 0:
+                out |= bits[band]
+            elif top < 0:
                 if not held[band]:
                     top, best, score = band, band, bid
             else:
                 contended = True
                 if bid > score and held[band] != "ceiling":
                     best, score = band, bid
-        close = self._close(claim) if clock >= self._soon else None
+        return self.settle(top, best if contended else -1, out, wanted, gated)
+
+    def settle(
+        self, top: int, best: int, out: int, wanted: int | None = None, gated: Sequence[int] = ()
+    ) -> Choice | None:
+        """Choose and commit, given what one look at the claims has shown.
+
+        Args:
+            top: the highest band that may take a turn, -1 without one.
+            best: the band with the best claim that may overtake, ``top`` will do when there is no credit for it; -1
+                when no band below ``top`` may run.
+            out: the floored bands that may not run, as a set of ``bits``.
+            wanted: as in ``decide``.
+            gated: as in ``decide``.
+        """
+        if gated:
+            for band in gated:
+                out &= ~self.bits[band]
+        if self._out & ~out:
+            self._come_back(out)
+        clock = self._clock
+        close = self._close(out, gated) if clock >= self._soon else None
         if close and _is_due(close):
             chosen, kind = min(close)[1], FLOOR
         elif top < 0:
             return None
         else:
             chosen, kind = (top if wanted is None else wanted), TURN
-        if contended:
-            unit, credit = self._unit, self.credit[top] + self._earn
-            if credit >= unit:
-                credit = unit
+        if best >= 0:
+            credit = self.credit[top] + self.earn
+            if credit >= self.unit:
+                credit = self.unit
                 if best != top and kind is TURN:
                     chosen, kind, credit = best, OVERTAKE, 0
             self.credit[top] = credit
         self._clock = clock = clock + 1
-        if period[chosen]:
-            due_from[chosen] = clock + self._late[chosen]
-            self._soon = min(due_from)
-        if out:
-            self._stand_out(out, gated)
+        if self._period[chosen]:
+            self._from[chosen] = clock + self._late[chosen]
+            self._soon = min(self._from)
+        if out != self._out:
+            self._stand_out(out)
+        if gated:
+            self._hold_back(gated)
         return chosen, kind
 
-    def _close(self, claim: Claims) -> list[tuple[int, int]]:
+    def _close(self, out: int, gated: Sequence[int]) -> list[tuple[int, int]]:
         """Return slack and band of those that can run and have less slack than there are floors."""
         return [
             (self._period[band] - 1 - self._gap(band), band)
             for band in self._floored
-            if claim[band] is not None and self._clock >= self._from[band]
+            if not out & self.bits[band] and band not in gated and self._clock >= self._from[band]
         ]
 
     def _gap(self, band: int) -> int:
@@ -195,14 +208,28 @@ class QuickBetween:
         self._from[band] = self._clock + self._late[band] - gap
         self._soon = min(self._from)
 
-    def _stand_out(self, out: list[int], gated: Sequence[int]) -> None:
-        """Hold back the gaps of floored bands that could not run: nothing is hoarded."""
-        for band in out:
-            if band in gated:
-                self._set_gap(band, min(self._gap(band) - 1, self._join[band]))  # the one just counted was not missed
-            else:
-                self._from[band] = self._clock + self._late[band]
+    def _come_back(self, out: int) -> None:
+        """Count from now on for the bands that have work again."""
+        back, due_from = self._out & ~out, self._from
+        for band in self._floored:
+            if back & self.bits[band]:
+                due_from[band] = self._clock + self._late[band]
+        self._out &= out
+        self._soon = min(due_from)
+
+    def _stand_out(self, out: int) -> None:
+        """Forget the gaps of floored bands that have no work any more."""
+        for band in self._floored:
+            if out & self.bits[band]:
+                self._from[band] = NEVER
+        self._out = out
         self._soon = min(self._from)
+
+    def _hold_back(self, gated: Sequence[int]) -> None:
+        """Hold back the gaps of floored bands that a gate stopped: nothing is hoarded."""
+        for band in gated:
+            if self._period[band]:  # the dispatch just counted was not missed
+                self._set_gap(band, min(self._gap(band) - 1, self._join[band]))
 
 
 def _is_due(close: list[tuple[int, int]]) -> bool:

@@ -74,6 +74,17 @@ class Bids:
             for queue, weight, rate in self._rows
         ]
 
+    def best(self, now: float) -> int:
+        """Return the band with the best bid, of equal ones the highest; without promotion. No queue may be stale."""
+        best, most = -1, -1.0
+        for queue, weight, rate in self._rows:
+            head = queue.oldest
+            if head is not None:
+                bid = weight + rate * (now - head.arrived)
+                if bid > most:
+                    best, most = queue.band, bid
+        return best
+
     def promote(self, now: float, claims: list[float | None]) -> list[Entry]:
         """Raise the bids of bands whose oldest ticket is promoted; return those that began to claim so just now."""
         fresh = []

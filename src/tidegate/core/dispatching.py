@@ -27,15 +27,22 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
                 arm(state, pool)
             return
         entry, kind, band = turn
+        ticket, tenant = entry.ticket, entry.tenant
         waiting.leave(entry)
-        tenant = entry.tenant
         tenant.queued -= 1
         tenant.running += 1
         if tenant.limit is not None:
             tenant.settle()
-        backend = entry.backend = seating.seat(entry, band, now)
+        backends = seating.backends
+        backend = entry.backend = backends[0] if len(backends) == 1 else seating.choose(entry, band)
+        backend.running += 1
+        backend.outstanding += entry.cost
+        backend.sensor.answers += entry.answer
+        seating.taken += 1
+        seating.free -= 1
+        if seating.gating:
+            backend.charge(now, entry)
         number = state.leases = state.leases + 1
-        ticket = entry.ticket
         lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
         running[number] = entry
         actions.append(Dispatch(ticket, lease))
@@ -52,21 +59,29 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
     del state.live[entry.ticket.id]
     pool = state.pools[queue.pool]
     pool.drain.note(state.now - entry.lease.started)
-    control = entry.backend.control
+    backend = entry.backend
+    control = backend.control
     if control is not None:
         answered(state, pool, entry, release, control)
-    pool.seating.unseat(entry)
+    running = backend.running = backend.running - 1  # from here as ``Seating.unseat``
+    backend.outstanding -= entry.cost
+    backend.sensor.answers -= entry.answer
+    if backend.up:
+        seating = pool.seating
+        seating.taken -= 1
+        if running < backend.seats:
+            seating.free += 1
     tenant.running -= 1
     if tenant.limit is not None:
         tenant.settle()
-    if release.input_tokens is not None or release.output_tokens is not None:
+    if release.output_tokens is not None or release.input_tokens is not None:
         _correct(entry, release)
     flow = entry.flow
     flow.running -= 1
     queue.running -= 1
     if not flow.count and not flow.running:
         queue.retire(flow)
-    if not tenant.running:
+    if not tenant.running and not tenant.flows:
         tenant.forget()
     return pool
 

@@ -21,24 +21,21 @@ _SPAN_S = 5.0  # shortest time over which arrivals are counted
 class Drain:
     """Mean seat time of one pool over its recent completions, seconds; ``count`` and ``total_s`` are over all."""
 
-    __slots__ = ("_count", "count", "mean_s", "total_s")
+    __slots__ = ("count", "mean_s", "total_s")
 
     def __init__(self) -> None:
-        self._count = 0
         self.count, self.total_s = 0, 0.0
         self.mean_s = 0.0
 
     def note(self, held_s: float) -> None:
         """Take in the seat time of one released lease."""
-        if self._count < _MEMORY:
-            self._count += 1
-        self.mean_s += (held_s - self.mean_s) / self._count
-        self.count += 1
+        self.count = count = self.count + 1
         self.total_s += held_s
+        self.mean_s += (held_s - self.mean_s) / (count if count < _MEMORY else _MEMORY)
 
     def rate(self, seats: int) -> float | None:
         """Return dispatches per second when ``seats`` are busy; ``None`` before the first completion."""
-        if not self._count or seats <= 0:
+        if not self.count or seats <= 0:
             return None
         return seats / max(self.mean_s, 1e-3)
 

@@ -43,24 +43,9 @@ class Entry(Linked):
     """A ticket inside the scheduler, from submit to release. ``state`` is WAITING, RUNNING or GONE."""
 
     __slots__ = (
-        "arrived",
-        "avoid",
-        "backend",
-        "charged",
-        "cost",
-        "early",
-        "expires",
-        "flow",
-        "lease",
-        "line",
-        "promoted",
-        "queue",
-        "seq",
-        "state",
-        "submitted",
-        "tenant",
-        "ticket",
-    )
+        "answer", "arrived", "avoid", "backend", "charged", "cost", "early", "expires", "flow", "lease", "line",
+        "promoted", "queue", "seq", "state", "submitted", "tenant", "ticket",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -78,7 +63,8 @@ class Entry(Linked):
         self.submitted = submitted
         self.expires = expires
         work = ticket.work
-        self.cost = work.input_tokens + work.output_tokens or 1
+        self.answer = answer = work.output_tokens
+        self.cost = work.input_tokens + answer or 1
         self.state = WAITING
         self.promoted = False
         self.avoid: tuple[Backend, ...] = ()  # those that failed it
@@ -196,12 +182,6 @@ class Line:
 
     def pop_first(self) -> Entry:
         """Take the entry that the order serves next for a seat."""
-        line = self.line
-        if self.heap is None and not self.early and not line[0].state:
-            entry = line.popleft()
-            entry.state = RUNNING
-            self.count -= 1
-            return entry
         entry = self.first()
         entry.state = RUNNING
         self.drop(entry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
-from tidegate.core.fairness import NONE, FairFlows, Flow
+from tidegate.core.fairness import MOST_IDLE, NONE, FairFlows, Flow
 from tidegate.core.forecast import Arrivals
 from tidegate.core.model import Turn
 from tidegate.core.ordering import RUNNING, Entry, Rule
@@ -78,9 +78,11 @@ class BandQueue(FairFlows):
             flow.obey(self.rule)
         count = flow.count + 1
         line = flow.line
-        if flow.heap is None and count > 1 and line and entry.arrived >= line[-1].arrived:  # what flow.add does then
+        if flow.heap is None and (entry.arrived >= line[-1].arrived if line else count == 1):  # what flow.add does then
             line.append(entry)
             flow.count = count
+            if count == 1:
+                self._wake(entry, flow)
         else:
             flow.add(entry)
             if count == 1 or entry.arrived < flow.age_at:
@@ -100,10 +102,11 @@ class BandQueue(FairFlows):
             return
         if flow.order_no == NONE:
             self.line_up(flow)
-        if flow.age_seq == NONE or entry.arrived < flow.age_at:
+        arrived = entry.arrived
+        if flow.age_seq == NONE or arrived < flow.age_at:
             self._push_age(flow, entry)
         oldest = self.oldest
-        if oldest is None or entry.arrived < oldest.arrived:
+        if oldest is None or arrived < oldest.arrived:
             self.oldest = entry
 
     def remove(self, entry: Entry) -> None:
@@ -131,17 +134,33 @@ class BandQueue(FairFlows):
             entry, flow = head, head.flow
             entry.state = RUNNING
             flow.drop(entry)
+            self.charge(flow, entry.cost)
         else:
-            tag, number, flow = self.order[0]
+            order = self.order
+            tag, number, flow = order[0]
             if flow.order_no != number or flow.tag != tag or not flow.count or flow.tenant.parked:
-                flow = self.next_flow()
+                self.next_flow()
+                tag, number, flow = order[0]
             if flow.rule is not self.rule:
                 flow.obey(self.rule)
-            entry = flow.pop_newest() if self.newest_first and self.serves_newest(now) else flow.pop_first()
+            line = flow.line
+            if flow.heap is None and not flow.early and not self.newest_first and not line[0].state:
+                entry = line.popleft()  # nearly always; the other branch would find the same
+                entry.state = RUNNING
+                flow.count -= 1
+            else:
+                entry = flow.pop_newest() if self.newest_first and self.serves_newest(now) else flow.pop_first()
+            if tag > self.virtual:  # as ``charge``, for the flow whose turn it is
+                self.virtual = tag
+            flow.tag = flow.order_tag = tag = tag + entry.cost / flow.tenant.weight
+            heapreplace(order, (tag, number, flow))
+            flow.running += 1
+            self.running += 1
+            if len(self._idle) > MOST_IDLE:
+                self._forgive()
         self.count -= 1
         if self.oldest is entry:
             self.stale = True
-        self.charge(flow, entry.cost)
         return entry
 
     def serves_newest(self, now: float) -> bool:

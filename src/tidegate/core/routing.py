@@ -177,11 +177,14 @@ class Seating:
         self.limited = any(self.least_free) or any(band.ceiling < 1 for band in self.bands)
 
     def seat(self, entry: Entry, band: int, now: float) -> Backend:
-        """Take a seat for an entry dispatched for ``band``; one must be free and, with ``gating``, open to it."""
-        backend = self.backends[0] if len(self.backends) == 1 else self._choose(entry, band)
+        """Take a seat for an entry dispatched for ``band``; one must be free and, with ``gating``, open to it.
+
+        The hot path, ``dispatching.deal``, does the same in place.
+        """
+        backend = self.choose(entry, band)
         backend.running += 1
         backend.outstanding += entry.cost
-        backend.sensor.answers += entry.ticket.work.output_tokens
+        backend.sensor.answers += entry.answer
         self.taken += 1
         self.free -= 1
         if self.gating:
@@ -199,13 +202,14 @@ class Seating:
         backend = entry.backend
         backend.running -= 1
         backend.outstanding -= entry.cost
-        backend.sensor.answers -= entry.ticket.work.output_tokens
+        backend.sensor.answers -= entry.answer
         if backend.up:
             self.taken -= 1
             if backend.running < backend.seats:
                 self.free += 1
 
-    def _choose(self, entry: Entry, band: int) -> Backend:
+    def choose(self, entry: Entry, band: int) -> Backend:
+        """Return the backend that is to take an entry dispatched for ``band``."""
         able = [each for each in self.backends if self.can_take(each, band)]
         if entry.avoid:
             able = [each for each in able if each not in entry.avoid]

@@ -73,10 +73,11 @@ class Scheduler:
         if now < state.now or now >= state.waiting.wake or state.draining:
             now = self._begin(now, actions)
         state.now = now
-        if isinstance(release, Requeue):
-            pool = take_back(state, entry, release, actions)
-        else:
+        if type(release) is Release:
             pool = give_back(state, entry, release)
+        else:
+            assert isinstance(release, Requeue)
+            pool = take_back(state, entry, release, actions)
         if state.names.restless:  # first those who waited for this one, then the seat
             self._settle_names(actions)
         deal(state, pool, actions)

@@ -68,10 +68,10 @@ class Waiting:
         """Say whether the whole queue is over its length or its bytes."""
         return self.total > self._capacity or self.bytes > self._most_bytes
 
-    def enter(self, entry: Entry, index: int) -> None:
-        """Count a ticket in."""
+    def enter(self, entry: Entry, index: int) -> bool:
+        """Count a ticket in; return whether the queue is crowded now."""
         band = entry.line = self.bands[index]
-        self.total += 1
+        self.total = total = self.total + 1
         band.count += 1
         size = entry.ticket.size_bytes
         if size:
@@ -89,6 +89,7 @@ class Waiting:
             heappush(self._early, (expires, entry.seq, entry))
         if expires < self.wake:
             self.wake = expires
+        return total > self._capacity or self.bytes > self._most_bytes
 
     def enter_aside(self, entry: Entry, index: int) -> None:
         """Count a ticket in that stands in no list: a parked one, or one in a band lent to it."""
