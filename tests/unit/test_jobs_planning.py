@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.jobs.messages import Result
-from tidegate.jobs.planning import GROUP, MOST, SMALL, WINDOW, Lane, Window, plan
+from tidegate.jobs.planning import GROUP, MOST, PROBE, SMALL, WINDOW, Lane, Window, plan
 from tidegate.jobs.rates import Rate
 from tidegate.jobs.retry import RetryPolicy
 from tidegate.stores import BatchWork, Bury, Finish, GiveBack, LeasedRow, Retry, RowState, Verdict
@@ -57,6 +57,10 @@ def test_lanes_do_not_hold_each_other_up() -> None:
     resting = {("t", "m"): Window(rests_until=5.0)}
     assert planned(batches, windows=resting, now=4.0) == {"b": GROUP}
     assert set(planned(batches, windows=resting, now=5.0)) == {"a", "b", "c"}
+
+
+def test_a_batch_whose_pool_is_unknown_sends_a_few_rows_ahead() -> None:
+    assert planned([work("a"), work("b")], pools={"b": "b"}) == {"a": GROUP, "b": PROBE}
 
 
 def test_few_free_places_wait_until_there_are_more() -> None:

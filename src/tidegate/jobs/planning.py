@@ -19,6 +19,8 @@ from tidegate.stores import BatchWork
 
 WINDOW: Final = 128
 SMALL: Final = 4
+PROBE: Final = 16
+"""Rows of a batch whose pool is not known yet; they tell it."""
 MOST: Final = 2048
 """Most waiting rows of all lanes together."""
 GROUP: Final = 64
@@ -72,10 +74,11 @@ def plan(
         window = windows.get(lane, _WHOLE)
         if window.rests_until > now:
             continue
-        free = min(window.size - taken.get(lane, 0), room, GROUP)
+        size = window.size if lane[1] != batch.batch_id else min(window.size, PROBE)
+        free = min(size - taken.get(lane, 0), room, GROUP)
         count = min(free, left.get(batch.batch_id, 0))
         # Few at a time would cost a commit for every few rows: wait until a good part of the window is free.
-        if count <= 0 or (count < window.size // 4 and count < left.get(batch.batch_id, 0)):
+        if count <= 0 or (count < size // 4 and count < left.get(batch.batch_id, 0)):
             continue
         wanted.append((batch.batch_id, count))
         taken[lane] = taken.get(lane, 0) + count
