@@ -29,22 +29,17 @@ WAITING, RUNNING, GONE = 0, 1, 2
 _SLACK = 32  # dead entries that are not worth a sweep
 
 
-class Linked:
-    """A link of a circular list. Unlinked ones point at no neighbour of theirs, so that nothing is kept alive."""
+class Entry:
+    """A ticket inside the scheduler, from submit to release.
 
-    __slots__ = ("after", "before")
-
-    def __init__(self) -> None:
-        self.before: Linked = self
-        self.after: Linked = self
-
-
-class Entry(Linked):
-    """A ticket inside the scheduler, from submit to release. ``state`` is WAITING, RUNNING or GONE."""
+    Attributes:
+        before, after: its neighbours among those that wait in its band (see ``waiting``).
+        state: WAITING, RUNNING or GONE.
+    """
 
     __slots__ = (
-        "answer", "arrived", "avoid", "backend", "charged", "cost", "early", "expires", "flow", "lease", "line",
-        "promoted", "queue", "seq", "state", "submitted", "tenant", "ticket",
+        "after", "answer", "arrived", "avoid", "backend", "before", "charged", "cost", "early", "expires", "flow",
+        "lease", "line", "promoted", "queue", "seq", "state", "submitted", "tenant", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +65,8 @@ class Entry(Linked):
         self.avoid: tuple[Backend, ...] = ()  # those that failed it
         self.charged: Slot | None = None  # where its tokens stand in the backend's quota
         self.early = False  # expires before tickets of its band that entered earlier
+        self.before: Entry
+        self.after: Entry
         self.flow: Flow
         self.queue: BandQueue
         self.line: BandList

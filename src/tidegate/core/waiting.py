@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from tidegate.core.ordering import WAITING, Entry, Linked
+from tidegate.core.ordering import WAITING, Entry
 from tidegate.core.policy import Policy
 
 NEVER = float("inf")
@@ -25,31 +25,43 @@ class BandList:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.ends = Linked()
+        self.ends = Entry.__new__(Entry)  # of the entries' own type: attributes of one type are found faster
+        self.ends.before = self.ends.after = self.ends
         self.latest = 0.0  # latest expiry of those in order
 
     def oldest(self) -> Entry | None:
         """Return the ticket that entered first."""
         first = self.ends.after
-        return first if isinstance(first, Entry) else None
+        return None if first is self.ends else first
 
     def entries(self) -> Iterator[Entry]:
         """Yield the tickets that entered first to last."""
         entry = self.ends.after
-        while isinstance(entry, Entry):
+        while entry is not self.ends:
             yield entry
             entry = entry.after
 
     def newest(self) -> Entry | None:
         """Return the ticket that entered last."""
         last = self.ends.before
-        return last if isinstance(last, Entry) else None
+        return None if last is self.ends else last
 
 
 class Waiting:
     """All waiting tickets. ``wake`` is never later than the next expiry and ``alarm``, when a gate may open."""
 
-    __slots__ = ("_capacity", "_early", "_early_dead", "_most_bytes", "alarm", "bands", "bytes", "total", "wake")
+    __slots__ = (
+        "_capacity",
+        "_early",
+        "_early_dead",
+        "_most_bytes",
+        "_over",
+        "alarm",
+        "bands",
+        "bytes",
+        "total",
+        "wake",
+    )
 
     def __init__(self, policy: Policy) -> None:
         self.bands = [BandList() for _ in policy.bands]
@@ -63,10 +75,11 @@ class Waiting:
     def obey(self, policy: Policy) -> None:
         """Take new bounds; what waits stays."""
         self._capacity, self._most_bytes = policy.queue_capacity, policy.queue_bytes
+        self._over = self.bytes > self._most_bytes
 
     def is_crowded(self) -> bool:
         """Say whether the whole queue is over its length or its bytes."""
-        return self.total > self._capacity or self.bytes > self._most_bytes
+        return self._over or self.total > self._capacity
 
     def enter(self, entry: Entry, index: int) -> bool:
         """Count a ticket in; return whether the queue is crowded now."""
@@ -77,6 +90,7 @@ class Waiting:
         if size:
             self.bytes += size
             band.bytes += size
+            self._over = self.bytes > self._most_bytes
         ends = band.ends
         last = ends.before
         entry.before, entry.after = last, ends
@@ -89,7 +103,9 @@ class Waiting:
             heappush(self._early, (expires, entry.seq, entry))
         if expires < self.wake:
             self.wake = expires
-        return total > self._capacity or self.bytes > self._most_bytes
+        if self._over:
+            return True
+        return total > self._capacity
 
     def enter_aside(self, entry: Entry, index: int) -> None:
         """Count a ticket in that stands in no list: a parked one, or one in a band lent to it."""
@@ -98,6 +114,7 @@ class Waiting:
         band.count += 1
         self.bytes += entry.ticket.size_bytes
         band.bytes += entry.ticket.size_bytes
+        self._over = self.bytes > self._most_bytes
         entry.before = entry.after = NOBODY
         entry.early = True
         self._early_dead -= 1  # no earlier item of it is there to die
@@ -119,6 +136,7 @@ class Waiting:
         if size:
             self.bytes -= size
             band.bytes -= size
+            self._over = self.bytes > self._most_bytes
         before, after = entry.before, entry.after
         before.after, after.before = after, before
         entry.before = entry.after = NOBODY
@@ -160,8 +178,8 @@ class Waiting:
             self._early_dead -= 1
         first = early[0][2] if early else None
         for band in self.bands:
-            entry = band.ends.after
-            if isinstance(entry, Entry) and (first is None or (entry.expires, entry.seq) < (first.expires, first.seq)):
+            entry = band.oldest()
+            if entry is not None and (first is None or (entry.expires, entry.seq) < (first.expires, first.seq)):
                 first = entry
         return first
 
@@ -183,4 +201,5 @@ def _is_live(item: tuple[float, int, Entry]) -> bool:
     return entry.state == WAITING and entry.early and entry.expires == item[0]
 
 
-NOBODY = Linked()
+NOBODY = Entry.__new__(Entry)
+NOBODY.before = NOBODY.after = NOBODY
