@@ -6,6 +6,7 @@ request, and it puts no bound on headers, on slow senders or on readers that sto
 * ``ClientLink``: one small object for each request, called from ``connection_lost`` whatever the request waits for;
 * one ``deadline`` for each connection instead of timers, looked at by one sweep a second for all (``sweep``);
 * OpenAI-shaped answers for what never becomes a request (not HTTP, head too large, too slow, too many connections);
+* an offer to change the protocol (``Upgrade``) is ignored, as RFC 9110 §7.8 allows, and its body is read;
 * head and first piece of an answer in one write: a system call less, which is a tenth of a short answer's cost;
 * no pipelining: while a request runs, later bytes of its connection are dropped and the connection ends with the
   answer. Pausing the read side instead, as uvicorn does, would hide that the client left.
@@ -20,7 +21,7 @@ from math import inf
 from typing import Any
 
 import msgspec
-from httptools import HttpParserError
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -156,6 +157,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._dropping = False
         self._deaf = False
         self._fault = (400, "bad_request", "")
+        self._offer: tuple[bytes, str] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -178,7 +180,8 @@ class ClientProtocol(HttpToolsProtocol):
             return
         self._chunk = len(data)
         self._fed = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._body_open:
             self._beside = 0 if self._fed else self._beside + len(data)
             if self._beside > self.limits.max_head:  # a chunk's extension or a trailer without end
@@ -187,6 +190,34 @@ class ClientProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_head:
                 self._refuse(431, "too_large", self._head_message())
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as stop:
+            if not self._dropping:
+                self._ignore_offer(data[stop.args[0] :])
+        except HttpParserError:
+            self.send_400_response("")
+
+    def _ignore_offer(self, rest: bytes) -> None:
+        """Read a request that offers another protocol once more, without the offer.
+
+        The parser holds that the other protocol begins behind the head, and cannot be told otherwise: it would take
+        the body for the next request. ``rest`` is what came behind the head.
+        """
+        assert self._offer is not None
+        (method, version), self._offer = self._offer, None
+        headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode()), *(b"%b: %b" % pair for pair in headers)]
+        if any(b"\r" in line or b"\n" in line for line in lines):
+            self.send_400_response("")
+            return
+        head = b"\r\n".join((*lines, b"", b""))
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self._chunk = len(head) + len(rest)
+        self._parse(head + rest)
 
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -218,12 +249,22 @@ class ClientProtocol(HttpToolsProtocol):
         if self._head_bytes + self._chunk > self.limits.max_head and self._head_size() > self.limits.max_head:
             self._fault = (431, "too_large", self._head_message())
             raise _HeadRefusedError
+        if self.parser.should_upgrade():
+            self._offered()
+            return
         self._body_open = True
         self._beside = 0
         self.deadline = self.loop.time() + self.limits.body_stall_s
         super().on_headers_complete()
         self._joiner = HeadJoiner(self.transport, self.cycle)
         self.cycle.transport = self._joiner  # type: ignore[assignment]
+
+    def _offered(self) -> None:
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._fault = (400, "bad_request", "Expected a request of this server, got CONNECT: it is not a proxy.")
+            raise _HeadRefusedError
+        self._offer = method, self.parser.get_http_version()
 
     def on_body(self, body: bytes) -> None:
         if self._dropping:
@@ -233,7 +274,7 @@ class ClientProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._dropping:
+        if self._dropping or self._offer is not None:
             return
         self.deadline = inf
         self._body_open = False
@@ -304,6 +345,7 @@ class ClientProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             return False
         cycle.disconnected = True  # uvicorn drops what the application still sends
+        cycle.waiting_for_100_continue = False  # nor may it write that behind the refusal
         cycle.message_event.set()
         link, self.link = self.link, None
         if link is not None:
@@ -318,7 +360,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Write a whole answer past the application and close. A request in progress learns it as a hang-up."""
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():  # deaf: it has been refused already
             return
         if self._in_progress():
             self.transport.abort()
