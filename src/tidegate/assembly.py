@@ -27,7 +27,7 @@ from tidegate.gateway import (
     Rows,
 )
 from tidegate.jobs import Jobs
-from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, StallMonitor, SystemClock
+from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, StallMonitor, SystemClock
 from tidegate.stores import StoreError
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
@@ -36,7 +36,7 @@ LAST_WORDS_S = 1.0
 """How long streams that were stopped may take to end with their error event."""
 
 WATCH_S = 1.0
-"""Time between two looks for answers that have gone silent."""
+"""Time between two looks for answers that have gone silent, and for news of a mode that only observes."""
 
 CONTROL_CONNECTIONS = 100
 
@@ -71,6 +71,7 @@ class Parts:
     live: Live
     collector: GcPolicy
     stalls: StallMonitor
+    observed: ObservedLog
     jobs: Jobs | None = None
 
 
@@ -199,6 +200,7 @@ class Service:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self.check_silence(loop.time())
+        self._parts.observed.look()
         self._watch = loop.call_later(WATCH_S, self._look)
 
 
@@ -293,6 +295,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             live=live,
             collector=GcPolicy(clock),
             stalls=StallMonitor(clock, recorder),
+            observed=ObservedLog(driver),
             jobs=jobs,
         ),
     )

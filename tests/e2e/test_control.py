@@ -255,6 +255,18 @@ async def test_tokens_and_roles_on_a_live_port() -> None:
         assert "duty" not in process.log.read_text().replace('"who":"duty"', "")
 
 
+async def test_a_week_of_observing_shows_what_would_have_been_refused() -> None:
+    more = "policy: {bands: {p1: {capacity: 2}}}"
+    async with Upstream(hang).running() as upstream, gateway(config(upstream.url, seats=1, more=more)) as process:
+        assert (await admin(process, "POST", "/admin/mode", {"mode": "observe"}))[0] == 200
+        async with waiting(process, 4, "p1"):  # two more than the band may hold
+            assert process.total("tidegate_would_total", reason="queue_full") == 2
+            assert process.total("tidegate_refusals_total") == 0
+            assert process.state()["would"] == {"queue_full": 2}
+            await until(lambda: '"observe.would"' in process.log.read_text(), within_s=5)
+            assert '"queue_full":2' in process.log.read_text()
+
+
 async def test_draining_from_the_control_port() -> None:
     async with (
         Upstream(hang).running() as upstream,

@@ -9,7 +9,7 @@ from tidegate import control, runtime, telemetry
 EXPORTS = [
     (
         runtime,
-        "Clock Driver EventLog FutureWaiter GcPolicy Refusal StallMonitor SystemClock TicketWaiter replay",
+        "Clock Driver EventLog FutureWaiter GcPolicy ObservedLog Refusal StallMonitor SystemClock TicketWaiter replay",
     ),
     (telemetry, "Form Log Recorder RequestLine open_log"),
     (control, "Apply Audit Hooks Live ModeState Record build_control_app"),

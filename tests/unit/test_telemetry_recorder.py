@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 from time import perf_counter
 
 import pytest
@@ -26,6 +27,7 @@ from tidegate.core import (
     Turn,
     WorkEstimate,
 )
+from tidegate.core.policy import P0, P1
 from tidegate.telemetry import Recorder
 
 POLICY = Policy(pools=(PoolSpec("m", (BackendSpec("b", 4),)),))
@@ -154,6 +156,17 @@ def test_tokens_estimates_and_waste_come_from_the_usage() -> None:
     assert found["tidegate_estimate_error_ratio_sum", "p1", "input"] == pytest.approx(2.2)
     assert found["tidegate_estimate_error_ratio_count", "p1", "output"] == 1
     assert found["tidegate_estimate_error_ratio_sum", "p1", "output"] == pytest.approx(0.5)
+
+
+def test_what_is_only_observed_is_counted_by_reason() -> None:
+    pools = (PoolSpec("m", (BackendSpec("b", 1),)),)
+    policy = Policy(pools=pools, bands=(P0, replace(P1, capacity=2)), observe_only=True)
+    recorder, scheduler = Recorder(policy), Scheduler(policy)
+    recorder.source = Frozen(scheduler)
+    assert nonzero(recorder, "tidegate_would_total") == {}
+    for _ in range(5):  # one runs, two may wait
+        scheduler.submit(1.0, ticket(1))
+    assert nonzero(recorder, "tidegate_would_total") == {("queue_full",): 2}
 
 
 def test_gauges_are_the_schedulers_own_numbers() -> None:

@@ -147,7 +147,8 @@ class ModeSettings(Section):
     )
     observe: Switch = Field(
         default=False,
-        description="Decide, count and log as usual, but refuse nothing and run all in order of arrival.",
+        description="Refuse nothing for the rules of a band, a tenant or a mode, and run all in order of arrival; "
+        "`tidegate_would_total` and the log count what the rules would have done.",
     )
     policy: Overlay = Field(
         default={}, description="Laid over `policy`, key by key, like `{bands: {p2: {ceiling: 0.5}}}`."

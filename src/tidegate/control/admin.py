@@ -118,7 +118,8 @@ class Admin:
     # Looking
 
     async def _state(self, _: Request, __: Operator) -> Response:
-        state = msgspec.to_builtins(self._driver.snapshot(), enc_hook=str)
+        snapshot = self._driver.snapshot()
+        state = msgspec.to_builtins(snapshot, enc_hook=str) | {"would": dict(snapshot.would)}
         return answer({**state, "mode": self._live.mode, "not_ready": self._driver.not_ready()})
 
     async def _mode(self, _: Request, __: Operator) -> Response:

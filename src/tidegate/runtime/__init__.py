@@ -4,6 +4,7 @@ from tidegate.runtime.clock import Clock, SystemClock
 from tidegate.runtime.driver import Driver
 from tidegate.runtime.event_log import EventLog
 from tidegate.runtime.gc_policy import GcPolicy
+from tidegate.runtime.observed import ObservedLog
 from tidegate.runtime.replay import replay
 from tidegate.runtime.stall import StallMonitor
 from tidegate.runtime.waiters import FutureWaiter, Refusal, TicketWaiter
@@ -14,6 +15,7 @@ __all__ = [
     "EventLog",
     "FutureWaiter",
     "GcPolicy",
+    "ObservedLog",
     "Refusal",
     "StallMonitor",
     "SystemClock",

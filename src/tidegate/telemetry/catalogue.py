@@ -90,6 +90,12 @@ CLAMPED = Metric(
     ("band",),
     "Requests that asked for a higher band than their tenant may use, by the band given.",
 )
+WOULD = Metric(
+    "tidegate_would_total",
+    Kind.COUNTER,
+    ("reason",),
+    "What a mode that only observes let through although the rules refuse it, hold it back or serve others first.",
+)
 MODE = Metric("tidegate_mode", Kind.GAUGE, ("mode",), "1 for the mode in force.")
 ESTIMATE_ERROR = Metric(
     "tidegate_estimate_error_ratio", Kind.HISTOGRAM, ("band", "kind"), "Tokens really used over tokens estimated."
@@ -123,5 +129,6 @@ CATALOGUE = (
     ESTIMATE_ERROR,
     CLAMPED,
     MODE,
+    WOULD,
     LOOP_STALL,
 )

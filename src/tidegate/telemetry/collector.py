@@ -81,6 +81,7 @@ def _gauges(recorder: Recorder, source: Source) -> Iterator[Family]:
     yield _gauge(names.SEATS, {(backend.name,): float(backend.seats) for backend in snapshot.backends})
     yield _gauge(names.BACKEND_UP, {(backend.name,): float(backend.up) for backend in snapshot.backends})
     yield from _capacity(snapshot)
+    yield _counter(names.WOULD, {(reason,): count for reason, count in snapshot.would})
     yield _gauge(names.LOOP_STALL, {(): recorder.loop_stall.read(now)})
 
 
