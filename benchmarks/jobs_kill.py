@@ -23,7 +23,7 @@ from tidegate.testing.processes import wait_for_line
 SEATS = 16
 COUNTING = ENGINE.replace(
     "self.transport.write(HEAD + ANSWER)",
-    "COUNT[0] += b'POST' == head[:4].upper(); asyncio.get_running_loop().call_later(0.01, self.transport.write, "
+    "COUNT[0] += b'POST' == head[:4].upper(); asyncio.get_running_loop().call_later(0.03, lambda a: self.transport.is_closing() or self.transport.write(a), "
     "HEAD + (ANSWER if head[:4].upper() == b'POST' else b'%-206d' % COUNT[0]))",
 ).replace("class Engine", "COUNT = [0]\nclass Engine")
 
@@ -64,7 +64,7 @@ def story(options: argparse.Namespace, folder: Path, engine: str, chance: random
                 file = Server(gateway.url, None).upload(source)
                 wish = {"input_file_id": file["id"], "endpoint": row["url"], "completion_window": "24h"}
                 batch = ask(f"{gateway.url}/v1/batches", wish)
-            until = time.monotonic() + (chance.uniform(0.05, 1.0) if kills < options.kills else 1e9)
+            until = time.monotonic() + (chance.uniform(0.02, 0.5) if kills < options.kills else 1e9)
             while time.monotonic() < until and batch["status"] not in ("completed", "failed", "expired"):
                 batch = ask(f"{gateway.url}/v1/batches/{batch['id']}")
                 counts = batch["request_counts"]

@@ -1,0 +1,63 @@
+"""Two gateways share one PostgreSQL: each row is claimed by one of them, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.jobs_stage import calls, client_of, config, engine, prompt_of, reach, records, rows, submit
+from e2e.raw import Visit, gateway, until, whole
+from tidegate.testing.postgres import PostgresProcess, postgres_process
+
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(60)]
+COUNT, SEATS = 300, 4
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresProcess]:
+    with postgres_process() as server:
+        yield server
+
+
+def settings(folder: Path, url: str, store: str) -> str:
+    return config(folder, url, seats=SEATS).replace(f"sqlite:///{folder}/jobs.db", store)
+
+
+async def soon(visit: Visit) -> None:
+    await asyncio.sleep(0.02)
+    visit.answer(whole(prompt_of(visit)))
+
+
+async def test_two_gateways_share_a_batch_and_one_is_killed(tmp_path: Path, postgres: PostgresProcess) -> None:
+    async with engine(soon).running() as upstream:
+        text = settings(tmp_path, upstream.url, postgres.url)
+        async with gateway(text) as one, gateway(text) as two, client_of(two.url) as client:
+            async with client_of(one.url) as first:
+                batch = await submit(first, rows(COUNT))
+            await until(lambda: upstream.most > SEATS, within_s=20)  # both send
+            one.signal(signal.SIGKILL)
+            batch = await reach(client, batch, within_s=30)
+            output, _ = await records(client, batch)
+            assert len(output) == COUNT
+            assert calls(upstream).total() <= COUNT + 2 * SEATS
+
+
+async def test_the_database_is_killed_and_started_again(tmp_path: Path, postgres: PostgresProcess) -> None:
+    async with engine(soon).running() as upstream:
+        text = settings(tmp_path, upstream.url, postgres.url)
+        async with gateway(text) as process, client_of(process.url) as client:
+            batch = await submit(client, rows(COUNT))
+            for _ in range(2):
+                before = calls(upstream).total()
+                await until(lambda: calls(upstream).total() > before + 20, within_s=10)  # noqa: B023
+                await asyncio.to_thread(postgres.kill)
+                await asyncio.sleep(0.3)
+                await asyncio.to_thread(postgres.start)
+            await asyncio.sleep(1)
+            batch = await reach(client, await client.batches.retrieve(batch.id), within_s=30)
+            output, errors = await records(client, batch)
+            assert (len(output), len(errors)) == (COUNT, 0)
