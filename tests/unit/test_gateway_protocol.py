@@ -123,7 +123,12 @@ async def turn(times: int = 5) -> None:
 
 
 def answer(transport: FakeTransport) -> tuple[int, dict[str, Any]]:
+    """Give status and error of an answer that the application has no part in; each carries what every answer does."""
     head, _, body = transport.written.partition(b"\r\n\r\n")
+    headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert headers[b"x-request-id"].startswith(b"req-")
+    assert (headers[b"x-tidegate-band"], headers[b"x-tidegate-queue-ms"]) == (b"none", b"0")
+    assert headers[b"x-tidegate-reason"].decode() == json.loads(body)["error"]["code"]
     return int(head.split()[1]), json.loads(body)["error"]
 
 
@@ -271,8 +276,13 @@ async def test_a_body_that_stops_is_cut_and_the_request_learns_it() -> None:
     protocol.data_received(POST % 10 + b"abc")
     await turn()
     now = protocol.loop.time()
+    link = protocol.link
+    assert link is not None
+    link.request_id = "req-known"
     sweep(rig.state.connections, now + 31)
     assert answer(transport)[0] == 408
+    assert b"x-request-id: req-known\r\n" in transport.written
+    assert (link.gone, link.refused) == (True, 408)
     sweep(rig.state.connections, now + 31 + 3)
     await turn()
     assert transport.aborted

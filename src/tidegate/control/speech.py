@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tidegate.config import ConfigError, Problem
@@ -71,25 +71,33 @@ async def read_json(request: Request) -> Any:
     """Read a request's JSON body.
 
     Raises:
-        SpokenError: 415 for another content type or encoding, 413 for too much, 400 for what is no JSON.
+        SpokenError: 415 for another content type or encoding, 413 for too much, 400 for what is no JSON or ends early.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, "application/merge-patch+json"):
         raise SpokenError(415, "unsupported_media_type", f"expected content-type {JSON}, got {kind[:60]!r}")
     if request.headers.get("content-encoding"):
         raise SpokenError(415, "unsupported_media_type", "expected no content-encoding")
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BODY:
-            headers = {"connection": "close"}
-            raise SpokenError(413, "too_large", f"expected at most {MOST_BODY} bytes", headers=headers)
+    body = await _read(request)
     if not body:
         return {}
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise SpokenError(400, "bad_request", f"expected JSON: {error}") from None
+
+
+async def _read(request: Request) -> bytearray:
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_BODY:
+                headers = {"connection": "close"}
+                raise SpokenError(413, "too_large", f"expected at most {MOST_BODY} bytes", headers=headers)
+    except ClientDisconnect:  # nobody reads the answer, but nothing of the half request may be obeyed either
+        raise SpokenError(400, "bad_request", "expected a whole body, got one that ended early") from None
+    return body
 
 
 def only(value: Any, *keys: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from tidegate.gateway.body import Receive
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.completions import Completions
 from tidegate.gateway.models import Models
+from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import PATH as REQUESTS
 from tidegate.gateway.requests import Requests
@@ -85,22 +86,26 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         call = Call(f"{self._prefix}{next(self._ids):x}", self._clock.now())
+        link: ClientLink = scope["state"]["link"]
+        link.request_id = call.request_id
         if scope["path"] in HEALTH:
             await self._health(call, scope, send)
             return
         try:
             await self._answer(call, scope, receive, send)
         except asyncio.CancelledError:
-            if not scope["state"]["link"].gone:
+            if not link.gone:
                 raise
             call.left()
         except Exception:  # the task's top: whatever it is, the client gets an answer and the log a trace
             log.exception("request.fault", request_id=call.request_id)
             if call.started:
-                scope["state"]["link"].cut()
+                link.cut()
             else:
                 await self._refuser.fault(call, send)
         finally:
+            if link.refused:
+                self._refuser.past(call, link.refused)
             self._log.request(call.line(self._clock.now(), self._clock.utc_now()))
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:

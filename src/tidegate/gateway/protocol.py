@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
+
+from tidegate.gateway.bare import bare_answer
 
 SPARE = 100
 """Connections beyond the limit that are still told why they are refused."""
@@ -62,14 +63,18 @@ class ClientLink:
         gone: the client left.
         on_gone: called once when it does.
         last: end the connection after this answer, although the request has not been read to its end.
+        request_id: what the application calls the request.
+        refused: status that the client got past the application, which is told that it left; 0: none.
     """
 
-    __slots__ = ("_transport", "gone", "last", "on_gone")
+    __slots__ = ("_transport", "gone", "last", "on_gone", "refused", "request_id")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.gone = False
         self.last = False
+        self.request_id = ""
+        self.refused = 0
         self.on_gone: Callable[[], None] | None = None
 
     def hang_up(self) -> None:
@@ -339,8 +344,11 @@ class ClientProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
-    def _in_progress(self) -> bool:
-        """Hang up on a request whose answer is still to come; return whether a part of it has gone out already."""
+    def _in_progress(self, status: int) -> bool:
+        """Hang up on a request whose answer is still to come; return whether a part of it has gone out already.
+
+        If none has, the client gets ``status``.
+        """
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return False
@@ -349,6 +357,7 @@ class ClientProtocol(HttpToolsProtocol):
         cycle.message_event.set()
         link, self.link = self.link, None
         if link is not None:
+            link.refused = 0 if cycle.response_started else status
             link.hang_up()
         return cycle.response_started
 
@@ -362,14 +371,11 @@ class ClientProtocol(HttpToolsProtocol):
         """Write a whole answer past the application and close. A request in progress learns it as a hang-up."""
         if self._deaf or self.transport.is_closing():  # deaf: it has been refused already
             return
-        if self._in_progress():
+        request_id = "" if self.link is None else self.link.request_id
+        if self._in_progress(status):
             self.transport.abort()
             return
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        error = {"message": message, "type": kind, "param": None, "code": code}
-        body = msgspec.json.encode({"error": error})
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.write(bare_answer(status, code, message, request_id=request_id))
         self._linger()
 
 

@@ -15,15 +15,13 @@ from tidegate.classify import Classified, Headers, RawHeaders, Refused, Route, f
 from tidegate.config import WILDCARD, Settings, ShedAnswer, ShedModel
 from tidegate.core import Outcome, Reason, Reject
 from tidegate.gateway.asked import Asked
+from tidegate.gateway.bare import NO_BAND
 from tidegate.gateway.body import must_end
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.protocol import ClientLink
 from tidegate.refusals import Answer, Fallbacks, Storm, answer_for, error_event
 from tidegate.runtime import Clock, Refusal
 from tidegate.telemetry import Recorder
-
-NO_BAND = "none"
-"""Band in the answer to a request that was refused before it had one."""
 
 SLOT_S = 0.25
 SLOTS = 4
@@ -131,6 +129,12 @@ class Refuser:
     async def failed(self, call: Call, send: Send, reason: Reason, detail: str, asked: Asked) -> None:
         """Answer a request that had a seat and got nothing from its backend."""
         await _send(call, send, self._answer(call, asked, reason, self._clock.now(), detail=detail))
+
+    def past(self, call: Call, status: int) -> None:
+        """Note that the connection itself has refused a request, since its body was too slow or no body at all."""
+        self._recorder.refused(Reason.BAD_REQUEST)
+        call.status = status
+        call.ended(Outcome.REJECTED, Reason.BAD_REQUEST)
 
     async def fault(self, call: Call, send: Send) -> None:
         """Answer where the gateway itself failed."""

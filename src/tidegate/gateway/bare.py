@@ -1,0 +1,34 @@
+"""Answers to what never reaches the application: whole, as bytes, and the last on their connection."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from tidegate.classify import answer_headers
+
+NO_BAND = "none"
+"""Band in the answer to a request that was refused before it had one."""
+
+
+def bare_answer(status: int, code: str, message: str, *, request_id: str = "") -> bytes:
+    """Return an error in OpenAI's form with the headers that every answer carries.
+
+    Args:
+        status: HTTP status.
+        code: the error's code, also its ``x-tidegate-reason``.
+        message: for people.
+        request_id: of the request, where it has one already.
+    """
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        (b"x-tidegate-reason", code.encode()),
+        *answer_headers(request_id=request_id or f"req-{secrets.token_hex(8)}", band=NO_BAND, queue_s=0.0),
+    ]
+    return STATUS_LINE[status] + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n" + body
