@@ -49,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--interactive", type=float, default=50.0, help="p0 requests a second beside it; 0: none")
+    parser.add_argument("--accept", action="store_true", help="only until the batch is in progress")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         engine = subprocess.Popen([sys.executable, "-c", ENGINE], stdout=subprocess.PIPE)
@@ -60,15 +61,16 @@ def main() -> None:
                 f"max_file: 2GiB}}\nanonymous: {{band: p1, max_band: p0}}\n"
             )
             with gateway_process(config=config) as gateway:
-                calm = interactive(gateway.url, 50.0, 5.0)
-                print(f"p0 alone: p50 {calm[0]:.1f} ms, p99 {calm[1]:.1f} ms to the whole answer")
-                run(gateway.url, Path(folder), options.rows, options.interactive, gateway.pid)
+                if not options.accept:
+                    interactive(gateway.url, 50.0, 5.0)
+                run(gateway.url, Path(folder), options, gateway.pid)
         finally:
             engine.kill()
             engine.wait()
 
 
-def run(url: str, folder: Path, rows: int, rate: float, pid: int) -> None:
+def run(url: str, folder: Path, options: argparse.Namespace, pid: int) -> None:
+    rows, rate = options.rows, options.interactive
     source = folder / "in.jsonl"
     with source.open("w") as target:
         for number in range(rows):
@@ -89,8 +91,12 @@ def run(url: str, folder: Path, rows: int, rate: float, pid: int) -> None:
         f"{rows} rows, {source.stat().st_size >> 20} MiB: upload {uploaded - began:.1f} s, "
         f"validated {started - uploaded:.1f} s later"
     )
+    if options.accept:
+        print(f"worker at most {peak_mib(pid)} MiB")
+        ask(f"{url}/v1/batches/{batch['id']}/cancel", {})
+        return
     done = threading.Event()
-    waits: list[float] = []
+    waits: list[tuple[float, float]] = []
     beside = threading.Thread(target=lambda: waits.extend(stream(url, rate, done)), daemon=True)
     if rate:
         beside.start()
@@ -107,28 +113,38 @@ def run(url: str, folder: Path, rows: int, rate: float, pid: int) -> None:
     )
     if rate:
         beside.join()
-        waits.sort()
+        say("p0 beside it", waits)
+
+
+def interactive(url: str, rate: float, seconds: float) -> None:
+    done = threading.Event()
+    threading.Timer(seconds, done.set).start()
+    say("p0 alone", stream(url, rate, done))
+
+
+def say(who: str, waits: list[tuple[float, float]]) -> None:
+    for what, values in zip(("wait for a seat", "whole answer"), zip(*waits, strict=True), strict=True):
+        ordered = sorted(values)
         print(
-            f"p0 beside it ({len(waits)}): p50 {waits[len(waits) // 2]:.1f} ms, "
-            f"p99 {waits[int(len(waits) * 0.99)]:.1f} ms to the whole answer"
+            f"{who} ({len(ordered)}), {what}: p50 {ordered[len(ordered) // 2]:.1f} ms, "
+            f"p99 {ordered[int(len(ordered) * 0.99)]:.1f} ms"
         )
 
 
-def interactive(url: str, rate: float, seconds: float) -> tuple[float, float]:
-    done = threading.Event()
-    threading.Timer(seconds, done.set).start()
-    waits = sorted(stream(url, rate, done))
-    return waits[len(waits) // 2], waits[int(len(waits) * 0.99)]
-
-
-def stream(url: str, rate: float, done: threading.Event) -> list[float]:
-    """Send p0 requests one after the other; returns milliseconds."""
+def stream(url: str, rate: float, done: threading.Event) -> list[tuple[float, float]]:
+    """Send p0 requests one after the other; returns milliseconds of wait and of the whole answer."""
     found = []
     body = {"model": "raw", "messages": [{"role": "user", "content": "now"}], "max_tokens": 1}
     while not done.wait(1 / rate):
         began = time.perf_counter()
-        ask(f"{url}/v1/chat/completions", body, {"x-tidegate-band": "p0"})
-        found.append((time.perf_counter() - began) * 1000)
+        request = urllib.request.Request(
+            f"{url}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json", "x-tidegate-band": "p0"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
+            found.append((float(answer.headers["x-tidegate-queue-ms"]), (time.perf_counter() - began) * 1000))
     return found
 
 

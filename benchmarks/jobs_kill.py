@@ -23,7 +23,8 @@ from tidegate.testing.processes import wait_for_line
 SEATS = 16
 COUNTING = ENGINE.replace(
     "self.transport.write(HEAD + ANSWER)",
-    "COUNT[0] += b'POST' == head[:4].upper(); asyncio.get_running_loop().call_later(0.03, lambda a: self.transport.is_closing() or self.transport.write(a), "
+    "COUNT[0] += b'POST' == head[:4].upper(); asyncio.get_running_loop().call_later(0.03, "
+    "lambda a: self.transport.is_closing() or self.transport.write(a), "
     "HEAD + (ANSWER if head[:4].upper() == b'POST' else b'%-206d' % COUNT[0]))",
 ).replace("class Engine", "COUNT = [0]\nclass Engine")
 
