@@ -93,3 +93,30 @@ async def test_half_a_request_leaves_no_trace_in_the_log(shared: GatewayProcess,
     await asyncio.sleep(0.3)
     assert "Traceback" not in shared.log.read_text()
     assert "Exception" not in shared.log.read_text()
+
+
+REPEATED = [
+    ("POST", "/v1/chat/completions", "x-tidegate-band", "p0"),
+    ("POST", "/v1/rerank", "content-type", "text/plain"),
+    ("GET", "/v1/models", "authorization", "Bearer EMPTY"),
+    ("GET", "/v1/requests/NAME", "x-tidegate-band", "p0"),
+    ("GET", "/v1/batches", "x-api-key", "EMPTY"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "name", "value"), REPEATED)
+async def test_of_two_headers_none_wins_silently(
+    shared: GatewayProcess, method: str, path: str, name: str, value: str
+) -> None:
+    client = await Client.connect(shared.url)
+    twice = {name.upper(): value, name: value}
+    answer = await client.ask(chat() if method == "POST" else b"", method=method, path=path, headers=twice)
+    assert (answer.status, answer.error["param"]) == (400, name)
+
+
+async def test_a_list_of_dependencies_is_read_whole_however_it_is_cut(shared: GatewayProcess) -> None:
+    client = await Client.connect(shared.url)
+    pieces = {"x-tidegate-depends-on": "not a name", "X-Tidegate-Depends-On": "name"}
+    answer = await client.ask(chat(), headers=pieces)
+    assert (answer.status, answer.error["param"]) == (400, "x-tidegate-depends-on")
+    assert "not a name" in answer.error["message"]

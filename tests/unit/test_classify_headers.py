@@ -10,6 +10,7 @@ from tidegate.classify import (
     RawHeaders,
     Refused,
     answer_headers,
+    by_name,
     check_headers,
     check_json,
     downstream_headers,
@@ -33,6 +34,47 @@ PLAIN: RawHeaders = [(b"host", b"localhost"), (b"accept", b"*/*"), (b"content-le
 )
 def test_sound_headers_pass(headers: RawHeaders) -> None:
     assert check_headers(headers) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization",
+        "api-key",
+        "x-api-key",
+        "host",
+        "content-type",
+        "content-encoding",
+        "idempotency-key",
+        "x-request-id",
+        "x-tidegate-band",
+        "x-llm-d-inference-objective",
+        "x-smg-priority",
+        "x-tidegate-ttl",
+        "x-llm-d-inference-ttl",
+        "x-stainless-read-timeout",
+        "x-tidegate-fairness-id",
+        "x-gateway-inference-fairness-id",
+        "x-tidegate-not-yet-known",
+    ],
+)
+def test_what_says_one_thing_may_stand_once(name: str) -> None:
+    once = (name.encode(), b"a")
+    assert check_headers([*PLAIN[1:], once]) is None
+    refused = check_headers([once, *PLAIN[1:], once])
+    assert refused is not None
+    assert (refused.param, refused.detail) == (name, f"expected one {name} header, got several")
+
+
+@pytest.mark.parametrize("name", [b"accept", b"accept-language", b"cookie", b"x-tidegate-depends-on", b"x-of-others"])
+def test_lists_may_stand_in_pieces_and_are_joined(name: bytes) -> None:
+    headers = [(name, b"a"), *PLAIN[:1], (name, b"b, c")]
+    assert check_headers(headers) is None
+    assert by_name(headers) == {name: b"a, b, c", b"host": b"localhost"}
+
+
+def test_equal_lengths_stay_one_number() -> None:
+    assert by_name([(b"content-length", b"5"), (b"content-length", b"5")]) == {b"content-length": b"5"}
 
 
 @pytest.mark.parametrize(

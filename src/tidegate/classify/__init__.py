@@ -7,6 +7,7 @@ from tidegate.classify.form import Place, is_form, model_of_form, with_model
 from tidegate.classify.headers import (
     RawHeaders,
     answer_headers,
+    by_name,
     check_headers,
     check_json,
     downstream_headers,
@@ -38,6 +39,7 @@ __all__ = [
     "Tenant",
     "Usage",
     "answer_headers",
+    "by_name",
     "check_headers",
     "check_json",
     "downstream_headers",

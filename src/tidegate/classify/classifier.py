@@ -33,7 +33,7 @@ class Facts(msgspec.Struct, gc=False):
     Attributes:
         route: the endpoint.
         path: request path without the query.
-        headers: by lower-case name; of repeated ones, the last.
+        headers: by lower-case name, as ``by_name`` gives them.
         raw: the body as it came.
         body: what ``parse_body`` made of it.
         fresh_id: a new request id, used when the client gave no usable one.

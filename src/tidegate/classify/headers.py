@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.classify.bands import BAND_HEADERS
-from tidegate.classify.labels import FAIRNESS_HEADERS, TTL_HEADERS
+from tidegate.classify.identity import Headers
+from tidegate.classify.labels import DEPENDS_HEADER, FAIRNESS_HEADERS, READ_TIMEOUT_HEADER, TTL_HEADERS
 from tidegate.classify.outcome import Refused
 from tidegate.core import Reason
 
@@ -37,6 +38,20 @@ _CREDENTIALS = {
     b"openai-project",
 }
 _OURS = {*BAND_HEADERS, *FAIRNESS_HEADERS, *TTL_HEADERS, b"x-request-id"}
+_SINGLE = frozenset(
+    {
+        *_OURS,
+        READ_TIMEOUT_HEADER,
+        b"authorization",
+        b"api-key",
+        b"x-api-key",
+        b"content-encoding",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+    }
+)
+"""Headers that say one thing: of two, one would be obeyed here and perhaps the other one elsewhere."""
 _FRAMING = {b"host", b"content-length", b"expect", b"accept-encoding"}
 _BROWSER = {
     b"origin",
@@ -76,7 +91,8 @@ def check_headers(headers: RawHeaders) -> Refused | None:
     """Refuse what two HTTP parsers could read in two ways. Never raises.
 
     That is: a length next to a transfer coding, two lengths that differ, a length that is no number, a coding other
-    than ``chunked``, more than one ``Host``, and line breaks or NUL inside a header.
+    than ``chunked``, line breaks or NUL inside a header, and two of a header that says one thing, such as ``Host``, a
+    key, or one of ours.
     """
     names = [name for name, _ in headers]
     if b"".join(names).translate(None, _TOKEN_BYTES) or b"" in names:
@@ -84,9 +100,25 @@ def check_headers(headers: RawHeaders) -> Refused | None:
     values = b"".join([value for _, value in headers])
     if b"\n" in values or b"\r" in values or b"\0" in values:
         return _bad("expected header values without line breaks, got one with CR, LF or NUL")
-    if names.count(b"host") > 1:
-        return _bad("expected one host header, got several", "host")
+    if len(set(names)) != len(names):
+        for name in names:
+            if names.count(name) > 1 and _says_one_thing(name):
+                return _bad(f"expected one {name.decode()} header, got several", name.decode())
     return _check_length(headers, names) if b"content-length" in names else _check_coding(headers, names)
+
+
+def _says_one_thing(name: bytes) -> bool:
+    return name in _SINGLE or (name.startswith(b"x-tidegate-") and name != DEPENDS_HEADER)
+
+
+def by_name(headers: RawHeaders) -> Headers:
+    """Return headers by name; the values of a repeated one are joined by commas (RFC 9110 §5.3). Never raises."""
+    found = dict(headers)
+    if len(found) != len(headers):
+        names = [name for name, _ in headers]
+        for repeated in {name for name in names if names.count(name) > 1} - {b"content-length"}:
+            found[repeated] = b", ".join([value for name, value in headers if name == repeated])
+    return found
 
 
 def _check_length(headers: RawHeaders, names: list[bytes]) -> Refused | None:

@@ -19,6 +19,7 @@ from tidegate.classify import (
     RawHeaders,
     Refused,
     Route,
+    by_name,
     check_headers,
     foreign_host,
     is_loopback_host,
@@ -136,7 +137,7 @@ class Gateway:
         if scope["method"] not in READ:
             await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
             return
-        host = dict(scope["headers"]).get(b"host")
+        host = by_name(scope["headers"]).get(b"host")
         if self._local_only and not is_loopback_host(host):
             await self._refuse(call, scope, send, foreign_host(host))
             return
@@ -146,15 +147,15 @@ class Gateway:
 
     async def _look_up(self, call: Call, scope: Scope, send: Send, *, path: str) -> None:
         headers: RawHeaders = scope["headers"]
-        by_name = dict(headers)
-        tenant = check_headers(headers) or self._classifier.identify(by_name)
+        named = by_name(headers)
+        tenant = check_headers(headers) or self._classifier.identify(named)
         if isinstance(tenant, Refused):
             await self._refuse(call, scope, send, tenant)
             return
         if path.startswith(REQUESTS):
             name, link = path[len(REQUESTS) :], scope["state"]["link"]
             query: bytes = scope["query_string"]
-            found = await self._requests.ask(tenant, by_name, link, wait_id=call.request_id, name=name, query=query)
+            found = await self._requests.ask(tenant, named, link, wait_id=call.request_id, name=name, query=query)
         else:
             found = self._models.find(path[len(MODELS) + 1 :])
         if isinstance(found, Refused):
@@ -166,7 +167,7 @@ class Gateway:
     async def _batch(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the routes of batch jobs, with its tenant."""
         headers: RawHeaders = scope["headers"]
-        tenant = check_headers(headers) or self._classifier.identify(dict(headers))
+        tenant = check_headers(headers) or self._classifier.identify(by_name(headers))
         if isinstance(tenant, Refused):
             await self._refuse(call, scope, send, tenant)
             return
@@ -192,5 +193,5 @@ class Gateway:
     async def _refuse(
         self, call: Call, scope: Scope, send: Send, refused: Refused, *, extra: RawHeaders | None = None
     ) -> None:
-        headers, link = dict(scope["headers"]), scope["state"]["link"]
+        headers, link = by_name(scope["headers"]), scope["state"]["link"]
         await self._refuser.early(call, send, refused, headers=headers, link=link, extra=extra)

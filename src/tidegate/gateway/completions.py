@@ -21,6 +21,7 @@ from tidegate.classify import (
     Refused,
     Route,
     Tenant,
+    by_name,
     check_headers,
 )
 from tidegate.core import Lease, Outcome, Paused, Reason, Release, Requeue, Ticket
@@ -88,17 +89,17 @@ class Completions:
     async def run(self, call: Call, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request. Raises ``CancelledError`` when its client left."""
         headers: RawHeaders = scope["headers"]
-        by_name = dict(headers)
+        named = by_name(headers)
         link: ClientLink = scope["state"]["link"]
         bad = check_headers(headers)
-        tenant = self._classifier.identify(by_name) if bad is None else bad
+        tenant = self._classifier.identify(named) if bad is None else bad
         if not isinstance(tenant, Refused):
             tenant = self._crowd.enter(tenant.name) or tenant
         if isinstance(tenant, Refused):
-            await self._refuser.early(call, send, tenant, headers=by_name, link=link)
+            await self._refuser.early(call, send, tenant, headers=named, link=link)
             return
         try:
-            await self._run(call, route, scope, tenant=tenant, by_name=by_name, receive=receive, send=send)
+            await self._run(call, route, scope, tenant=tenant, named=named, receive=receive, send=send)
         finally:
             self._crowd.leave(tenant.name)
 
@@ -109,16 +110,16 @@ class Completions:
         scope: Mapping[str, Any],
         *,
         tenant: Tenant,
-        by_name: Headers,
+        named: Headers,
         receive: Receive,
         send: Send,
     ) -> None:
         link: ClientLink = scope["state"]["link"]
-        asked = await self._understand(call, route, scope, tenant=tenant, by_name=by_name, receive=receive)
+        asked = await self._understand(call, route, scope, tenant=tenant, named=named, receive=receive)
         if asked is None or link.gone:
             call.left()
         elif isinstance(asked, Refused):
-            await self._refuser.early(call, send, asked, headers=by_name, link=link)
+            await self._refuser.early(call, send, asked, headers=named, link=link)
         else:
             try:
                 await self._hold(call, asked, link, send)
@@ -184,15 +185,15 @@ class Completions:
         scope: Mapping[str, Any],
         *,
         tenant: Tenant,
-        by_name: Headers,
+        named: Headers,
         receive: Receive,
     ) -> Asked | Refused | None:
         """Read and classify. ``None``: the client left."""
-        read = await read_request(route, by_name, receive, self._max_body)
+        read = await read_request(route, named, receive, self._max_body)
         if read is None or isinstance(read, Refused):
             return read
         countable = b"" if read.form else read.raw  # sound and pictures have no text to count
-        facts = Facts(route, scope["path"], by_name, countable, read.body, call.request_id, tenant)
+        facts = Facts(route, scope["path"], named, countable, read.body, call.request_id, tenant)
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
