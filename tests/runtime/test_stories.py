@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from runtime.stories import POLICY, Noting, stage, ticket
 from tidegate.core import Outcome, Policy, PoolSpec, Reason, Scheduler, Seats
 from tidegate.runtime import Refusal
 from tidegate.testing import FakeBackend, run_virtual
 
 
+@pytest.mark.slow
 def test_an_hour_at_twice_the_capacity_leaves_p0_fast_and_every_ticket_ended() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()

@@ -57,7 +57,7 @@ values = st.recursive(
 SECTIONS = ["gateway", "control", "preset", "anonymous", "models", "tenants", "rules", "policy", "objectives", "jobs"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.dictionaries(st.sampled_from(SECTIONS), values, max_size=4))
 def test_any_shape_is_read_or_its_problems_are_told(data: dict[str, object]) -> None:
     with contextlib.suppress(ConfigError):

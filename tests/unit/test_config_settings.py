@@ -190,6 +190,7 @@ def test_rule_values_match_exactly_or_by_prefix(pattern: str, value: str, fits: 
     assert matches(pattern, value) is fits
 
 
+@pytest.mark.slow
 def test_ten_thousand_tenants_load_in_seconds() -> None:
     tenants = "".join(f"  - {{name: t{i}, keys: ['{key_digest(str(i))}']}}\n" for i in range(10_000))
     settings = parse_settings("models: [{name: m, backends: [{url: http://a}]}]\ntenants:\n" + tenants)

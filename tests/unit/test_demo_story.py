@@ -48,6 +48,7 @@ def test_the_verdict_does_not_hang_on_the_seed(seed: int) -> None:
     assert verdict.code is Code.KEPT, verdict.sentence
 
 
+@pytest.mark.slow
 def test_minutes_of_overload_neither_slow_p0_nor_starve_p2() -> None:
     short, long = (replay(tidegate_setup, seconds=seconds, seed=1) for seconds in (60.0, 300.0))
     assert long.bands[0].in_slo is not None
