@@ -21,7 +21,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
     if pool.retries:
         retry(state, pool, actions)
     while seating.free > 0:
-        turn = pool.next_turn(now, actions)
+        turn = pool.quick_turn(now) if seating.simple else pool.next_turn(now, actions)
         if turn is None:
             if seating.gating:
                 arm(state, pool)
@@ -33,9 +33,8 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
         tenant.running += 1
         if tenant.limit is not None:
             tenant.settle()
-        backends = seating.backends
-        backend = entry.backend = backends[0] if len(backends) == 1 else seating.choose(entry, band)
-        backend.running += 1
+        backend = entry.backend = seating.only or seating.choose(entry, band)
+        backend.running += 1  # from here as ``Seating.seat``
         backend.outstanding += entry.cost
         backend.sensor.answers += entry.answer
         seating.taken += 1

@@ -103,14 +103,14 @@ class FairFlows:
         return None
 
     def charge(self, flow: Flow, tokens: int) -> None:
-        """Account for a dispatch.
+        """Account for a dispatch out of turn (an overtake); ``BandQueue.take`` accounts for the others.
 
-        A dispatch out of turn (an overtake) carries virtual time no further than to the least tag: else newcomers
-        would start late, and all others would catch up before them.
+        It carries virtual time no further than to the least tag: else newcomers would start late, and all others would
+        catch up before them.
         """
         number, tag = flow.order_no, flow.tag
         top = self.order[0]
-        if top[1] == number and top[0] == tag:  # nearly always: it was its turn
+        if top[1] == number and top[0] == tag:  # it was its turn besides
             if tag > self.virtual:
                 self.virtual = tag
             flow.tag = flow.order_tag = tag = tag + tokens / flow.tenant.weight
@@ -121,8 +121,6 @@ class FairFlows:
             flow.tag = tag + tokens / flow.tenant.weight
         flow.running += 1
         self.running += 1
-        if len(self._idle) > MOST_IDLE:
-            self._forgive()
 
     def correct(self, flow: Flow, tokens: int) -> None:
         """Account for tokens used beyond the estimate; negative gives back."""

@@ -36,7 +36,7 @@ class Pool:
     """
 
     __slots__ = (
-        "_bids", "_by_tokens", "_free", "_look_at", "_plain", "_rows", "_shares", "between", "drain", "guards", "known",
+        "_bids", "_by_tokens", "_free", "_look_at", "_rows", "_shares", "between", "drain", "guards", "known",
         "name", "queues", "retries", "seating", "would",
     )  # fmt: skip
 
@@ -57,7 +57,10 @@ class Pool:
     def obey(self, spec: PoolSpec | None, policy: Policy) -> None:
         """Take a new policy; ``spec`` is ``None`` when the pool is no longer in it."""
         self.known = spec is not None
-        self.seating.obey(spec, policy.bands, observing=policy.observe_only)
+        ruled = policy.discipline is Discipline.WEIGHTED or any(
+            band.reserve == AUTO or band.promote_after_s is not None for band in policy.bands
+        )
+        self.seating.obey(spec, policy.bands, observing=policy.observe_only, ruled=ruled)
         auto = [index for index, band in enumerate(policy.bands) if band.reserve == AUTO]
         self.guards = {index: self.guards.get(index) or Guard() for index in auto}
         self._look_at = 0.0 if auto else NEVER
@@ -71,7 +74,6 @@ class Pool:
             renewed.adopt(self.between.gap)
             self.between = renewed
         self._rows = list(zip(self.queues, self.between.bits, strict=True))
-        self._plain = not auto and not self._bids.promoting and self._shares is None
 
     def _share(self, policy: Policy) -> None:
         shares = tuple(band.share for band in policy.bands)
@@ -83,37 +85,30 @@ class Pool:
     def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
         """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
         seating, shares = self.seating, self._shares
-        if self._plain and not seating.limited and not seating.gating and not seating.observing:
-            chosen = self._quick(now)
-        else:
-            claim = self._bids.claims(now)
-            if self._bids.promoting:
-                promoted = self._bids.promote(now, claim)
-                actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in promoted)
-            gated = self._shut(claim, now) if seating.gating else ()
-            if now >= self._look_at:
-                self._guard(now)
-            held = holds(seating) if seating.limited else self._free
-            wanted = shares.wanted(claim, held) if shares else None
-            chosen = self.between.decide(claim, held, wanted, gated)
-            if seating.observing:
-                return self._in_order(claim, chosen, now)
+        claim = self._bids.claims(now)
+        if self._bids.promoting:
+            promoted = self._bids.promote(now, claim)
+            actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in promoted)
+        gated = self._shut(claim, now) if seating.gating else ()
+        if now >= self._look_at:
+            self._guard(now)
+        held = holds(seating) if seating.limited else self._free
+        wanted = shares.wanted(claim, held) if shares else None
+        chosen = self.between.decide(claim, held, wanted, gated)
+        if seating.observing:
+            return self._in_order(claim, chosen, now)
         if chosen is None:
             return None
         band, kind = chosen
-        queue = self.queues[band]
-        queue.dispatches += 1
-        if kind is not TURN:
-            self._count(queue, kind)
-        entry = queue.take(kind, now)
+        entry = self.queues[band].take(kind, now)
         if shares:
             shares.charge(band, entry.cost if self._by_tokens else 1)
         return entry, kind, band
 
-    def _quick(self, now: float) -> tuple[int, Turn] | None:
-        """Choose the band where nothing but age and floors matters, as the other branch of ``next_turn`` does.
+    def quick_turn(self, now: float) -> tuple[Entry, Turn, int] | None:
+        """Decide as ``next_turn`` does, where nothing but age and floors matters (``Seating.simple``).
 
-        What the bands bid is worked out only when there is credit for an overtake, one time in ten with our bands.
+        What the bands bid is worked out only when there is credit for an overtake.
         """
         top = best = -1
         out = 0
@@ -127,7 +122,11 @@ class Pool:
         between = self.between
         if best >= 0 and between.credit[top] + between.earn >= between.unit:
             best = self._bids.best(now)
-        return between.settle(top, best, out)
+        chosen = between.settle(top, best, out)
+        if chosen is None:
+            return None
+        band, kind = chosen
+        return self.queues[band].take(kind, now), kind, band
 
     def _shut(self, claim: list[float | None], now: float) -> list[int]:
         """Strike out the claims of gated bands; return those that had one."""
@@ -172,17 +171,10 @@ class Pool:
         elif chosen[0] != band:
             self.would["reordered"] += 1
         queue = self.queues[band]
-        queue.dispatches += 1
-        entry = queue.take(Turn.OVERTAKE, now)
+        entry = queue.take_oldest()
         if entry.expires <= now:
             self.would[Reason.EXPIRED] += 1
         return entry, TURN, band
-
-    def _count(self, queue: BandQueue, kind: Turn) -> None:
-        if kind is Turn.OVERTAKE:
-            queue.overtakes += 1
-        else:
-            queue.floors += 1
 
     def retry_after(self, band: int, now: float) -> float | None:
         """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown.

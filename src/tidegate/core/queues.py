@@ -19,7 +19,7 @@ from tidegate.core.policy import BacklogOrder, Band, Policy, Saturated
 if TYPE_CHECKING:
     from tidegate.core.tenants import Tenant
 
-OVERTAKE = Turn.OVERTAKE
+FLOOR, OVERTAKE = Turn.FLOOR, Turn.OVERTAKE
 _SLACK = 64
 
 
@@ -129,38 +129,49 @@ class BandQueue(FairFlows):
         An overtake serves the ticket whose age made the claim; turns and floors follow flow and order.
         """
         if kind is OVERTAKE:
-            head = self.head()
-            assert head is not None
-            entry, flow = head, head.flow
-            entry.state = RUNNING
-            flow.drop(entry)
-            self.charge(flow, entry.cost)
-        else:
-            order = self.order
+            self.overtakes += 1
+            return self.take_oldest()
+        if kind is FLOOR:
+            self.floors += 1
+        order = self.order
+        tag, number, flow = order[0]
+        if flow.order_no != number or flow.tag != tag or not flow.count or flow.tenant.parked:
+            self.next_flow()
             tag, number, flow = order[0]
-            if flow.order_no != number or flow.tag != tag or not flow.count or flow.tenant.parked:
-                self.next_flow()
-                tag, number, flow = order[0]
-            if flow.rule is not self.rule:
-                flow.obey(self.rule)
-            line = flow.line
-            if flow.heap is None and not flow.early and not self.newest_first and not line[0].state:
-                entry = line.popleft()  # nearly always; the other branch would find the same
-                entry.state = RUNNING
-                flow.count -= 1
-            else:
-                entry = flow.pop_newest() if self.newest_first and self.serves_newest(now) else flow.pop_first()
-            if tag > self.virtual:  # as ``charge``, for the flow whose turn it is
-                self.virtual = tag
-            flow.tag = flow.order_tag = tag = tag + entry.cost / flow.tenant.weight
-            heapreplace(order, (tag, number, flow))
-            flow.running += 1
-            self.running += 1
+        if flow.rule is not self.rule:
+            flow.obey(self.rule)
+        line = flow.line
+        if flow.heap is None and not flow.early and not self.newest_first and not line[0].state:
+            entry = line.popleft()  # nearly always; the other branch would find the same
+            entry.state = RUNNING
+            flow.count -= 1
+        else:
+            entry = flow.pop_newest() if self.newest_first and self.serves_newest(now) else flow.pop_first()
+        if tag > self.virtual:  # as ``charge``, for the flow whose turn it is
+            self.virtual = tag
             if len(self._idle) > MOST_IDLE:
                 self._forgive()
+        flow.tag = flow.order_tag = tag = tag + entry.cost / flow.tenant.weight
+        heapreplace(order, (tag, number, flow))
+        flow.running += 1
+        self.running += 1
+        self.dispatches += 1
         self.count -= 1
         if self.oldest is entry:
             self.stale = True
+        return entry
+
+    def take_oldest(self) -> Entry:
+        """Remove the oldest ticket that may run, and charge its flow. There must be one."""
+        entry = self.head()
+        assert entry is not None
+        flow = entry.flow
+        entry.state = RUNNING
+        flow.drop(entry)
+        self.charge(flow, entry.cost)
+        self.dispatches += 1
+        self.count -= 1
+        self.stale = True
         return entry
 
     def serves_newest(self, now: float) -> bool:

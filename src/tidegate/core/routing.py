@@ -121,29 +121,33 @@ class Seating:
             ``stopped``, ``usable`` and ``wake``.
         closing: a mode does not admit every band.
         observing: the cache and the mode stop nothing (``Policy.observe_only``).
+        only: the backend, when there is but one.
+        ruled: shares, promotion or automatic reserves have a say in who is next.
+        simple: only age and floors have: nothing of all this.
     """
 
     __slots__ = (
-        "backends", "bands", "closing", "free", "gating", "least_free", "limited", "most_taken", "observing",
-        "reserves", "seats", "stopped", "taken", "up", "usable", "wake",
+        "backends", "bands", "closing", "free", "gating", "least_free", "limited", "most_taken", "observing", "only",
+        "reserves", "ruled", "seats", "simple", "stopped", "taken", "up", "usable", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.backends: list[Backend] = []
+        self.only: Backend | None = None
         self.bands: tuple[Band, ...] = ()
         self.free = self.taken = self.seats = self.up = self.usable = 0
-        self.limited = self.gating = self.observing = self.closing = False
+        self.limited = self.gating = self.observing = self.closing = self.ruled = self.simple = False
         self.reserves: list[int] = []
         self.least_free: list[int] = []
         self.most_taken: list[float] = []
         self.stopped: list[Gate | None] = []
         self.wake = NEVER
 
-    def obey(self, spec: PoolSpec | None, bands: tuple[Band, ...], *, observing: bool) -> None:
+    def obey(self, spec: PoolSpec | None, bands: tuple[Band, ...], *, observing: bool, ruled: bool) -> None:
         """Take backends and bands of a new policy. Backends that left get no more dispatches."""
         autos = self.reserves if len(self.reserves) == len(bands) else [0] * len(bands)
         self.reserves = [autos[index] if band.reserve == AUTO else band.reserve for index, band in enumerate(bands)]
-        self.bands, self.observing = bands, observing
+        self.bands, self.observing, self.ruled = bands, observing, ruled
         self.closing = not all(band.admit for band in bands)
         self.stopped = [None] * len(bands)
         known = {backend.name: backend for backend in self.backends}
@@ -155,6 +159,7 @@ class Seating:
             else:
                 backend.obey(each, bands)
             self.backends.append(backend)
+        self.only = self.backends[0] if len(self.backends) == 1 else None
         for gone in known.values():
             gone.up = False
         self.recount()
@@ -175,6 +180,7 @@ class Seating:
         self.reserves = reserves
         self.least_free = [max(reserves[:band], default=0) for band in range(len(reserves))]
         self.limited = any(self.least_free) or any(band.ceiling < 1 for band in self.bands)
+        self.simple = not (self.limited or self.gating or self.observing or self.ruled)
 
     def seat(self, entry: Entry, band: int, now: float) -> Backend:
         """Take a seat for an entry dispatched for ``band``; one must be free and, with ``gating``, open to it.
