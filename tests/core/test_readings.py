@@ -61,6 +61,13 @@ def test_half_of_the_growth_to_come_is_taken_off_but_no_more_than_a_quarter() ->
     assert both.free(0.0, 90_000) == pytest.approx(0.65)
 
 
+def test_some_growth_is_to_come_even_where_more_is_written_than_was_expected() -> None:
+    both = sensor()
+    both.read(page(0.0, 0.2), 8, 0)
+    both.answers = 2000
+    assert both.free(0.0, 3000) == pytest.approx(0.2 - 0.5 * 0.15 * 2 * 0.2)
+
+
 def test_growth_is_judged_by_how_far_estimates_of_answers_were_off() -> None:
     """At first answers are taken for twice as long as estimated; what is learned is a ratio of sums, with bounds."""
     both = sensor()

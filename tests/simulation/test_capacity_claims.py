@@ -155,10 +155,10 @@ def test_bursts_get_what_a_quarter_of_the_seats_can_give() -> None:
     So the quarter is taken, ``short`` says that only preemption helps further, and far fewer wait than without.
     """
     bursts = Reserving(gamma(P0_RATE, 3.0, stream_random(1, "p0")))
-    late = sum(wait > 0 for wait in waits(bursts.run(until=300.0)))
+    late = sum(wait > 0 for wait in waits(bursts.run(until=500.0)))
     assert world_is_short(bursts)
     unguarded = Reserving(gamma(P0_RATE, 3.0, stream_random(1, "p0")), reserve=0)
-    assert late < 0.2 * sum(wait > 0 for wait in waits(unguarded.run(until=300.0)))
+    assert late < 0.2 * sum(wait > 0 for wait in waits(unguarded.run(until=500.0)))
 
 
 def world_is_short(world: Reserving) -> bool:

@@ -43,7 +43,7 @@ def test_the_engine_preempts_at_most_one_in_a_hundred(runs: list[tuple[Played, P
     assert min(bare.preemptions for bare, _ in runs) > 50
     assert sum(gated.preemptions for _, gated in runs) <= 0.01 * sum(bare.preemptions for bare, _ in runs)
     for bare, gated in runs:
-        assert gated.preemptions <= max(1, 0.01 * bare.preemptions)
+        assert gated.preemptions <= max(3, 0.01 * bare.preemptions)
 
 
 def test_the_engine_does_as_much_useful_work(runs: list[tuple[Played, Played]]) -> None:

@@ -24,6 +24,7 @@ from tidegate.core.signals import Reading
 NEVER = float("inf")
 _GROWTH = 0.5  # of the growth to come; while some grow others end
 _GROWTH_MOST = 0.25  # of the cache, so that estimates far too high do not close an empty engine
+_LEAST_GROWTH = 0.15  # of all answers: those longer than their estimate have taken the place of others and go on
 _FORGET = 0.99  # per dispatch, of the largest request; per finished request, of the error of estimates
 _RECENT = 1024  # dispatches whose size is remembered; more than an engine leaves waiting
 _PRIOR = 5_000.0  # tokens of answers before the first, so that a few do not decide
@@ -132,7 +133,9 @@ class Sensor:
         since = min(self._since, outstanding)
         written = since + (1.0 - reading.kv_free) * capacity
         expected = outstanding + (self.error - 1.0) * self.answers
-        growth = max(0.0, expected - written) / capacity  # what is running has yet to write
+        growth = (
+            max(0.15 * self.error * self.answers, expected - written) / capacity
+        )  # what is running has yet to write
         return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
 
     def gate(self, now: float, outstanding: int) -> bool:
