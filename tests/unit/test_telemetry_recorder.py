@@ -214,6 +214,13 @@ def test_clamps_are_counted_by_the_band_given() -> None:
     assert nonzero(recorder, "tidegate_clamped_total") == {("p2",): 1}
 
 
+def test_demotions_are_counted_by_the_band_that_they_ran_in() -> None:
+    recorder = Recorder(POLICY)
+    recorder.demoted(1)
+    assert nonzero(recorder, "tidegate_demoted_total") == {("p1",): 1}
+    assert nonzero(recorder, "tidegate_clamped_total") == {}
+
+
 def test_a_model_that_a_new_policy_brings_gets_its_label() -> None:
     recorder = Recorder(POLICY)
     recorder.submitted(1.0, new := ticket(pool="n"), [Reject(new, Reason.QUEUE_FULL)])

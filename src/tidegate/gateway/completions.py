@@ -200,6 +200,8 @@ class Completions:
         call.classified = classified
         if classified.clamped:
             self._recorder.clamped(classified.band)
+        if classified.demoted:
+            self._recorder.demoted(classified.band)
         target = scope["raw_path"] if route is Route.OTHER else b""
         return Asked(route, scope["headers"], read.raw, read.body, classified, target, read.form, read.model_at)
 

@@ -19,21 +19,27 @@ def headers_of(asked: Asked, backend: Backend, lease: Lease) -> RawHeaders:
 
 
 def body_of(asked: Asked, backend: Backend, lease: Lease) -> bytes:
-    """Give the body. The priority is told where the engine is known to read it."""
+    """Give the body. The priority is told where the engine is known to read it; a trusted tenant's own word stays."""
     classified = asked.classified
     if asked.form:
         model, place = classified.upstream_model, asked.model_at
         return asked.raw if model is None or place is None else with_model(asked.raw, place, model)
-    priority: int | ClientPriority | None = None
-    if backend.send_priority and asked.route is not Route.OTHER:
-        priority = backend.engine.priority_of(lease.band)
-    if priority is None:
-        priority = ClientPriority.KEEP if classified.tenant.trusted else ClientPriority.DROP
     return upstream_body(
         asked.raw,
         asked.body,
         model=classified.upstream_model,
-        priority=priority,
+        priority=_priority(asked, backend, lease),
         max_output_tokens=classified.max_output_tokens,
         cap_field=CAP_FIELD.get(asked.route),
     )
+
+
+def _priority(asked: Asked, backend: Backend, lease: Lease) -> int | ClientPriority:
+    trusted = asked.classified.tenant.trusted
+    if trusted and bytes(asked.body.priority) not in (b"", b"null"):
+        return ClientPriority.KEEP
+    if backend.send_priority and asked.route is not Route.OTHER:
+        told = backend.engine.priority_of(lease.band)
+        if told is not None:
+            return told
+    return ClientPriority.KEEP if trusted else ClientPriority.DROP

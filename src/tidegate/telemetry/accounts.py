@@ -92,6 +92,7 @@ class BandAccount:
 
     __slots__ = (
         "clamped",
+        "demoted",
         "depth",
         "depth_max",
         "dispatched",
@@ -117,6 +118,7 @@ class BandAccount:
         self.overtakes = 0
         self.promotions = 0
         self.clamped = 0
+        self.demoted = 0
         self.input_tokens = 0
         self.output_tokens = 0
         self.requests: defaultdict[tuple[str, Outcome], int] = defaultdict(int)

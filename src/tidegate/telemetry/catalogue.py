@@ -90,6 +90,12 @@ CLAMPED = Metric(
     ("band",),
     "Requests that asked for a higher band than their tenant may use, by the band given.",
 )
+DEMOTED = Metric(
+    "tidegate_demoted_total",
+    Kind.COUNTER,
+    ("band",),
+    "Requests whose prompt is too long for their band (max_input_tokens), by the lower band that they ran in.",
+)
 WOULD = Metric(
     "tidegate_would_total",
     Kind.COUNTER,
@@ -128,6 +134,7 @@ CATALOGUE = (
     WASTED_TOKENS,
     ESTIMATE_ERROR,
     CLAMPED,
+    DEMOTED,
     MODE,
     WOULD,
     LOOP_STALL,

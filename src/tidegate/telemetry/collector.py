@@ -45,6 +45,7 @@ def _band_counters(accounts: list[BandAccount]) -> Iterator[Family]:
     yield _counter(names.OVERTAKES, {(a.name,): a.overtakes for a in accounts})
     yield _counter(names.PROMOTIONS, {(a.name,): a.promotions for a in accounts})
     yield _counter(names.CLAMPED, {(a.name,): a.clamped for a in accounts})
+    yield _counter(names.DEMOTED, {(a.name,): a.demoted for a in accounts})
     tokens: dict[tuple[str, ...], int] = {}
     for account in accounts:
         tokens[account.name, "input"] = account.input_tokens

@@ -155,6 +155,10 @@ class Recorder:
         """Count a request that asked for a higher band than its tenant may use; ``band`` is what it got."""
         self._bands[band].clamped += 1
 
+    def demoted(self, band: int) -> None:
+        """Count a request whose prompt is too long for its band; ``band`` is the lower one that it got."""
+        self._bands[band].demoted += 1
+
     def exposition(self) -> bytes:
         """Everything in the Prometheus text format, version 0.0.4."""
         return generate_latest(self._registry)
