@@ -68,8 +68,18 @@ def test_commands_exist_and_have_their_options(snippet: Snippet) -> None:
         elif program == "make":
             targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert set(words[1:]) <= set(targets)
+        elif program == "source":
+            assert words[1].endswith("/bin/activate")
         else:
             assert program in {"python3", "curl", "pip"}, f"{snippet}: unknown program {program}"
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_a_newcomers_shell_finds_each_command(readme: str) -> None:
+    calls = [s for s in snippets("bash") if s.page == ROOT / readme and any(w[0] == "tidegate" for w in lines(s))]
+    assert len(calls) >= 2
+    for snippet in calls:
+        assert lines(snippet)[0] == ["source", "my-venv/bin/activate"], f"{snippet}: tidegate is not on the PATH"
 
 
 def test_every_fence_says_its_language() -> None:
