@@ -157,8 +157,7 @@ class QuickBetween:
 
         Args:
             top: the highest band that may take a turn, -1 without one.
-            best: the band with the best claim that may overtake, ``top`` will do when there is no credit for it; -1
-                when no band below ``top`` may run.
+            best: the band with the best claim that may overtake; -1 when no band below ``top`` may run.
             out: the floored bands that may not run, as a set of ``bits``.
             wanted: as in ``decide``.
             gated: as in ``decide``.

@@ -43,9 +43,14 @@ def claim_of(entry: Entry, now: float) -> Claim:
 
 
 class Bids:
-    """Computes the bids of one pool's bands; ``promoting`` are those whose tickets may be promoted, and after when."""
+    """Computes the bids of one pool's bands.
 
-    __slots__ = ("_rank", "_rates", "_rows", "_weights", "promoting")
+    Attributes:
+        promoting: the bands whose tickets may be promoted, and after when.
+        rows: queue, weight and ageing per second of each band.
+    """
+
+    __slots__ = ("_rank", "_rates", "_weights", "promoting", "rows")
 
     def __init__(self, policy: Policy, queues: list[BandQueue]) -> None:
         bands = policy.bands
@@ -58,7 +63,7 @@ class Bids:
             weights = [0.0] * len(bands)
         self._weights = weights
         self._rates = [0.0] * len(bands) if self._rank else rates
-        self._rows = list(zip(queues, self._weights, self._rates, strict=True))
+        self.rows = list(zip(queues, self._weights, self._rates, strict=True))
         self.promoting = [
             (band.promote_after_s, queue)
             for band, queue in zip(bands, queues, strict=True)
@@ -71,19 +76,8 @@ class Bids:
             None
             if (head := queue.head() if queue.stale else queue.oldest) is None
             else weight + rate * (now - head.arrived)
-            for queue, weight, rate in self._rows
+            for queue, weight, rate in self.rows
         ]
-
-    def best(self, now: float) -> int:
-        """Return the band with the best bid, of equal ones the highest; without promotion. No queue may be stale."""
-        best, most = -1, -1.0
-        for queue, weight, rate in self._rows:
-            head = queue.oldest
-            if head is not None:
-                bid = weight + rate * (now - head.arrived)
-                if bid > most:
-                    best, most = queue.band, bid
-        return best
 
     def promote(self, now: float, claims: list[float | None]) -> list[Entry]:
         """Raise the bids of bands whose oldest ticket is promoted; return those that began to claim so just now."""

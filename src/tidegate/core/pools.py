@@ -73,7 +73,10 @@ class Pool:
         if (renewed.floors, renewed.cap) != (self.between.floors, self.between.cap):
             renewed.adopt(self.between.gap)
             self.between = renewed
-        self._rows = list(zip(self.queues, self.between.bits, strict=True))
+        self._rows = [
+            (queue, bit, weight, rate)
+            for bit, (queue, weight, rate) in zip(self.between.bits, self._bids.rows, strict=True)
+        ]
 
     def _share(self, policy: Policy) -> None:
         shares = tuple(band.share for band in policy.bands)
@@ -106,23 +109,23 @@ class Pool:
         return entry, kind, band
 
     def quick_turn(self, now: float) -> tuple[Entry, Turn, int] | None:
-        """Decide as ``next_turn`` does, where nothing but age and floors matters (``Seating.simple``).
-
-        What the bands bid is worked out only when there is credit for an overtake.
-        """
+        """Decide as ``next_turn`` does, where nothing but age and floors matters (``Seating.simple``)."""
         top = best = -1
-        out = 0
-        for queue, bit in self._rows:
-            if (queue.head() if queue.stale else queue.oldest) is None:
+        out, most, contended = 0, 0.0, False
+        for queue, bit, weight, rate in self._rows:
+            head = queue.head() if queue.stale else queue.oldest
+            if head is None:
                 out |= bit
-            elif top < 0:
-                top = queue.band
+                continue
+            bid = weight + rate * (now - head.arrived)
+            if top < 0:
+                top = best = queue.band
+                most = bid
             else:
-                best = top
-        between = self.between
-        if best >= 0 and between.credit[top] + between.earn >= between.unit:
-            best = self._bids.best(now)
-        chosen = between.settle(top, best, out)
+                contended = True
+                if bid > most:
+                    best, most = queue.band, bid
+        chosen = self.between.settle(top, best if contended else -1, out)
         if chosen is None:
             return None
         band, kind = chosen
