@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidegate.core import BackendSpec, Lease, Policy, PoolSpec, Ticket, WorkEstimate
 from tidegate.runtime import Driver, EventLog, Refusal
-from tidegate.runtime.driver import SchedulerLike
+from tidegate.runtime.protocol import SchedulerLike
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock
 

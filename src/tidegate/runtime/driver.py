@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import structlog
 
@@ -41,12 +40,13 @@ from tidegate.core import (
     Ticket,
     Why,
 )
+from tidegate.runtime.alarm import Alarm
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.event_log import EventLog
+from tidegate.runtime.protocol import SchedulerLike
 from tidegate.runtime.waiters import FutureWaiter, Refusal, TicketWaiter
 from tidegate.telemetry import Recorder
 
-NEVER = float("inf")
 BATCH = 256
 """Most actions carried out in one turn of the loop; the rest follow in the next (about 1 ms of work each)."""
 MOST_LOOKED_AT = 5000
@@ -54,21 +54,6 @@ MOST_LOOKED_AT = 5000
 FAULT = "the scheduler stopped after an internal fault; see the log of this gateway"
 
 log = structlog.get_logger("tidegate.runtime")
-
-
-class SchedulerLike(Protocol):
-    """What the driver needs of ``core.Scheduler``."""
-
-    def submit(self, now: float, ticket: Ticket) -> list[Action]: ...
-    def release(self, now: float, lease_id: int, release: Release | Requeue) -> list[Action]: ...
-    def cancel(self, now: float, ticket_id: str) -> list[Action]: ...
-    def observe(self, now: float, signal: Signal) -> list[Action]: ...
-    def set_policy(self, now: float, policy: Policy) -> list[Action]: ...
-    def tick(self, now: float) -> list[Action]: ...
-    def next_wakeup(self) -> float | None: ...
-    def snapshot(self, now: float) -> Snapshot: ...
-    def status(self, now: float, name: str) -> Status: ...
-    def why(self, now: float, ticket_id: str) -> Why: ...
 
 
 class Driver:
@@ -100,8 +85,7 @@ class Driver:
         self._leases: dict[int, Lease] = {}
         self._todo: deque[Action] = deque()
         self._working = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed_at = NEVER
+        self._alarm = Alarm(clock, self._tick)
         self._fault: BaseException | None = None
         self._drained: asyncio.Event | None = None
         recorder.source = self
@@ -224,9 +208,7 @@ class Driver:
 
     def close(self) -> None:
         """Stop the timer and write out the event log. The driver does nothing more by itself."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.stop()
         if self._event_log is not None:
             self._event_log.close()
 
@@ -372,32 +354,19 @@ class Driver:
         return any(action.ticket.id == ticket_id for action in self._todo if not isinstance(action, Promote))
 
     def _arm(self) -> None:
-        """Keep one timer at or before the core's next wake-up; too early costs one empty tick."""
-        if self._fault is not None:
-            return
-        wake = self._scheduler.next_wakeup()
-        if wake is None or wake >= self._armed_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed_at = wake
-        self._timer = self._loop.call_later(max(0.0, wake - self._clock.now()), self._on_timer)
+        if self._fault is None:
+            wake = self._scheduler.next_wakeup()
+            if wake is not None and wake < self._alarm.at:
+                self._alarm.set(wake, self._loop)
 
-    def _on_timer(self) -> None:
-        # Event loops fire up to a millisecond early. The moment that was waited for counts as reached, else the
-        # core would find nothing due and the loop would spin until it is.
-        now = max(self._clock.now(), self._armed_at)
-        self._timer = None
-        self._armed_at = NEVER
+    def _tick(self, now: float) -> None:
         self._event("tick", now, self._scheduler.tick)
 
     def _halt(self, now: float, fault: Exception) -> None:
         self._fault = fault
         self._recorder.source = None  # what a half-updated scheduler says of itself is not worth a scrape's failure
         log.critical("scheduler.fault", waiting=len(self._waiters), running=len(self._leases), exc_info=fault)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.stop()
         decided = {action.ticket.id for action in self._todo if not isinstance(action, Promote)}
         rest = [Evict(t, Reason.DRAINING, detail=FAULT) for t, _ in self._waiters.values() if t.id not in decided]
         self._recorder.actions(now, rest)
