@@ -45,9 +45,32 @@ async def test_a_request_is_known_by_its_name_from_arrival_to_its_end() -> None:
         assert said(await waiting) == ("done", "completed")
         assert {answer.status for answer in await asyncio.gather(first, second)} == {200}
         unknown = await state(process.url, "third")
-        assert (unknown.status, unknown.error["param"]) == (404, "name")
+        assert (unknown.status, unknown.error["param"], unknown.error["code"]) == (404, "name", "unknown_request")
         for bad in ("x?wait=soon", "x%20y"):
             assert (await state(process.url, bad)).status == 400
+
+
+async def test_a_name_may_be_asked_after_two_seconds_before_its_request_comes() -> None:
+    go = asyncio.Event()
+
+    async def serve(visit: Visit) -> None:
+        await go.wait()
+        visit.answer(whole())
+
+    async with Upstream(serve).running() as upstream, gateway(CONFIG.format(url=upstream.url)) as process:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        never = asyncio.ensure_future(state(process.url, "never", "?wait=30s"))
+        soon = asyncio.ensure_future(state(process.url, "soon", "?wait=30s"))
+        await asyncio.sleep(0.2)
+        late = asyncio.ensure_future(ask(process.url, chat(), headers={"x-request-id": "soon"}))
+        assert ((await never).status, never.result().error["code"]) == (404, "unknown_request")
+        assert 2.0 <= loop.time() - began < 10
+        await asyncio.sleep(0.2)
+        assert not soon.done()
+        go.set()
+        assert said(await soon) == ("done", "completed")
+        assert (await late).status == 200
 
 
 async def test_a_caller_that_waits_lends_its_band() -> None:

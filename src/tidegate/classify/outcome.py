@@ -16,9 +16,11 @@ class Refused:
         detail: what was expected and what came, for the client.
         param: the field or header that is meant, as OpenAI's ``error.param``.
         status: another status than the row's (403 for a foreign ``Host``, 415 for a content type); else ``None``.
+        code: another ``error.code`` than the row's; else ``None``.
     """
 
     reason: Reason
     detail: str
     param: str | None = None
     status: int | None = None
+    code: str | None = None

@@ -92,6 +92,7 @@ class Refuser:
             detail=refused.detail,
             param=refused.param,
             status=refused.status,
+            code=refused.code,
             jitter=self._jitter.random(),
             band_name=NO_BAND if call.classified is None else call.classified.band_name,
             request_id=call.request_id,

@@ -24,6 +24,9 @@ PATH = "/v1/requests/"
 MOST_WAIT_S = 60.0
 """Longest wait; a longer one is shortened, and the caller asks again. Proxies cut silent connections after a minute."""
 
+UNKNOWN_S = 2.0
+"""How long a name may be asked after before its request has come (SPEC §15.7)."""
+
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -93,6 +96,7 @@ class Requests:
                 f"expected the name of a request of the last 10 minutes, got {name!r}",
                 "name",
                 status=404,
+                code="unknown_request",
             )
         return _state(name, status)
 
@@ -102,9 +106,12 @@ class Requests:
         link.on_gone = task.cancel  # type: ignore[assignment]  # that it says whether it did is not asked
         self._driver.observe(signal)
         try:
-            with self._ends.waited_for(signal.name) as ended, contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await ended
+            with self._ends.waited_for(signal.name) as ended:
+                if self._driver.status(signal.name).progress is Progress.UNKNOWN:
+                    await asyncio.wait((ended,), timeout=min(wait_s, UNKNOWN_S))
+                    wait_s -= UNKNOWN_S
+                if wait_s > 0 and self._driver.status(signal.name).progress is not Progress.UNKNOWN:
+                    await asyncio.wait((ended,), timeout=wait_s)
         finally:
             link.on_gone = None
             self._driver.observe(Waiter(signal.waiter, signal.tenant, signal.band, signal.name, waiting=False))

@@ -45,6 +45,7 @@ def answer_for(
     detail: str = "",
     param: str | None = None,
     status: int | None = None,
+    code: str | None = None,
     retry_after_s: float | None = None,
     jitter: float = 0.5,
     band: int = 0,
@@ -61,6 +62,7 @@ def answer_for(
         detail: what was expected, what came, which limit; follows the row's sentence.
         param: the field or header that is meant.
         status: another status than the row's.
+        code: another ``error.code`` than the row's.
         retry_after_s: work ahead over the measured drain rate, seconds; ``None`` when unknown.
         jitter: a random number from 0 to below 1, fresh for each answer.
         band: index of the band, 0 is the highest.
@@ -71,7 +73,7 @@ def answer_for(
         storm: in a storm, official clients of all bands below the highest are told not to retry.
     """
     row = TABLE[reason]
-    body = error_body(reason, detail=detail, param=param, language=language)
+    body = error_body(reason, detail=detail, param=param, code=code, language=language)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -90,13 +92,17 @@ def answer_for(
     return Answer(status if status is not None else row.status, headers, body)
 
 
-def error_body(reason: Reason, *, detail: str = "", param: str | None = None, language: str = "en") -> bytes:
-    """Return OpenAI's error body for a reason."""
+def error_body(
+    reason: Reason, *, detail: str = "", param: str | None = None, code: str | None = None, language: str = "en"
+) -> bytes:
+    """Return OpenAI's error body for a reason; ``code`` is another one than the row's."""
     row = TABLE[reason]
     message = row.zh if language == "zh" else row.en
     if detail:
         message = f"{message} ({detail})"
-    return msgspec.json.encode({"error": {"message": message, "type": row.type, "param": param, "code": row.code}})
+    return msgspec.json.encode(
+        {"error": {"message": message, "type": row.type, "param": param, "code": code or row.code}}
+    )
 
 
 def error_event(reason: Reason, *, detail: str = "", language: str = "en", typed: bool = False) -> bytes:
