@@ -212,6 +212,12 @@ def test_with_one_model_its_name_may_be_left_out() -> None:
     assert (result.pool, result.upstream_model) == ("solo", "solo")
 
 
+@pytest.mark.parametrize(("value", "key"), [(None, ""), (b"again-7", "again-7"), (b"k" * 300, "k" * 255)])
+def test_a_repetition_is_known_by_its_key(value: bytes | None, key: str) -> None:
+    headers = {} if value is None else {b"idempotency-key": value}
+    assert done("shop", headers).idempotency_key == key
+
+
 def test_strangers_learn_no_names() -> None:
     answer = refused("wrong", {b"x-tidegate-band": b"p9"}, model="nope")
     assert answer.reason is Reason.UNAUTHORIZED
