@@ -31,9 +31,10 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
     if pool is None or not pool.seating.up or state.draining:
         actions.append(_nowhere(state, pool, ticket))
         return
-    queues, seating, tenants, waiting = pool.queues, pool.seating, state.tenants, state.waiting
-    queue = queues[ticket.band]
-    if queue.screens or tenants.metered or ticket.ttl_s is not None or ticket.deadline is not None or seating.gating:
+    seating, tenants, waiting, now = pool.seating, state.tenants, state.waiting, state.now
+    queue = pool.queues[ticket.band]
+    hurried = ticket.ttl_s is not None or ticket.deadline is not None
+    if hurried or queue.screens or seating.gating or tenants.metered:
         refused = _screen(state, pool, queue, ticket)
         if refused is not None and not _only_observed(state, pool, refused.reason):
             actions.append(refused)
@@ -49,13 +50,12 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         flow = state.flow_for(queue, ticket, tenant)
     else:
         tenant = flow.tenant
-    now = state.now
-    expires = now + queue.ttl_s if ticket.ttl_s is None and ticket.deadline is None else state.expiry(queue, ticket)
+    expires = state.expiry(queue, ticket) if hurried else now + queue.ttl_s
     arrived = ticket.arrived
     if arrived is None or arrived > now:
         arrived = now
-    state.entries += 1
-    entry = state.live[ticket.id] = Entry(ticket, tenant, state.entries, arrived, now, expires)
+    state.entries = number = state.entries + 1
+    entry = state.live[ticket.id] = Entry(ticket, tenant, number, arrived, now, expires)
     tenant.queued += 1
     crowded = waiting.enter(entry, queue.band)
     queue.add(entry, flow, now)

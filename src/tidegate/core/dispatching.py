@@ -17,7 +17,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
     """Dispatch from one pool until no seat is free or nothing may run."""
     if state.draining or state.behind:
         return
-    now, seating, waiting, running = state.now, pool.seating, state.waiting, state.running
+    now, seating = state.now, pool.seating
     if pool.retries:
         retry(state, pool, actions)
     while seating.free > 0:
@@ -28,7 +28,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
             return
         entry, kind, band = turn
         ticket, tenant = entry.ticket, entry.tenant
-        waiting.leave(entry)
+        state.waiting.leave(entry)
         tenant.queued -= 1
         tenant.running += 1
         if tenant.limit is not None:
@@ -43,7 +43,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
             backend.charge(now, entry)
         number = state.leases = state.leases + 1
         lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
-        running[number] = entry
+        state.running[number] = entry
         actions.append(Dispatch(ticket, lease))
         if ticket.name:
             started(state, entry, actions)
@@ -51,13 +51,13 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
 
 def give_back(state: State, entry: Entry, release: Release) -> Pool:
     """Take back the seat of a released ticket; return the pool that has it free now."""
-    queue, tenant = entry.queue, entry.tenant
+    queue, tenant, ticket, now = entry.queue, entry.tenant, entry.ticket, state.now
     entry.state = GONE
-    if entry.ticket.name:
-        state.names.end(entry, release.outcome, state.now)
-    del state.live[entry.ticket.id]
+    if ticket.name:
+        state.names.end(entry, release.outcome, now)
+    del state.live[ticket.id]
     pool = state.pools[queue.pool]
-    pool.drain.note(state.now - entry.lease.started)
+    pool.drain.note(now - entry.lease.started)
     backend = entry.backend
     control = backend.control
     if control is not None:
@@ -70,17 +70,17 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
         seating.taken -= 1
         if running < backend.seats:
             seating.free += 1
-    tenant.running -= 1
+    held = tenant.running = tenant.running - 1
     if tenant.limit is not None:
         tenant.settle()
     if release.output_tokens is not None or release.input_tokens is not None:
         _correct(entry, release)
     flow = entry.flow
-    flow.running -= 1
+    left = flow.running = flow.running - 1
     queue.running -= 1
-    if not flow.count and not flow.running:
+    if not left and not flow.count:
         queue.retire(flow)
-    if not tenant.running and not tenant.flows:
+    if not held and not tenant.flows:
         tenant.forget()
     return pool
 
