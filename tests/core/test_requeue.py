@@ -17,6 +17,7 @@ from tidegate.core import (
     Release,
     Requeue,
     Scheduler,
+    Seats,
     TenantSpec,
     WhyKind,
 )
@@ -61,6 +62,23 @@ def test_taken_back_it_hears_at_once_of_a_pause_beyond_its_deadline() -> None:
     (lease,) = leases(scheduler.submit(60.0, ticket("y", deadline=80.0))).values()
     scheduler.observe(61.0, Paused("b", 90.0))
     assert refusals(scheduler.release(61.0, lease, Requeue())) == {"y": Reason.UPSTREAM_BUSY}
+
+
+def test_taken_back_from_a_backend_that_is_down_it_waits_until_that_is_up() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 1)))
+    (lease,) = leases(scheduler.submit(0.0, ticket("x"))).values()
+    scheduler.observe(1.0, Health("b", up=False))
+    assert scheduler.release(1.0, lease, Requeue()) == []
+    assert list(leases(scheduler.observe(2.0, Health("b", up=True)))) == ["x"]
+
+
+def test_taken_back_from_a_backend_with_fewer_seats_now_it_waits_for_one_of_those() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 2)))
+    (first,) = leases(scheduler.submit(0.0, ticket("x"))).values()
+    (second,) = leases(scheduler.submit(0.0, ticket("y"))).values()
+    scheduler.observe(1.0, Seats("b", 1))
+    assert scheduler.release(1.0, first, Requeue()) == []
+    assert list(leases(scheduler.release(2.0, second, Release()))) == ["x"]
 
 
 def test_it_costs_nobody_quota_tokens_or_turns() -> None:
