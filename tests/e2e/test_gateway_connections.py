@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.raw import Answer, Client, chat, until
+from e2e.raw import Answer, Client, Upstream, Visit, chat, gateway, until
 from tidegate.testing.gateway_process import GatewayProcess, gateway_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -93,6 +93,27 @@ async def test_half_a_request_leaves_no_trace_in_the_log(shared: GatewayProcess,
     await asyncio.sleep(0.3)
     assert "Traceback" not in shared.log.read_text()
     assert "Exception" not in shared.log.read_text()
+
+
+async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
+    async def hang(visit: Visit) -> None:
+        await asyncio.sleep(60)
+
+    async with (
+        Upstream(hang).running() as upstream,
+        gateway(CONFIG.replace("127.0.0.1:9", address(upstream))) as process,
+    ):
+        client = await Client.connect(process.url)
+        client.send(chat())
+        await until(lambda: len(upstream.visits) == 1, within_s=5)
+        client.writer.write_eof()
+        await until(upstream.visits[0].left.is_set, within_s=5)
+        await until(lambda: [line["status"] for line in process.requests()] == [499], within_s=3)
+        client.leave()
+
+
+def address(upstream: Upstream) -> str:
+    return upstream.url.removeprefix("http://")
 
 
 REPEATED = [
