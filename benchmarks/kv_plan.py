@@ -30,14 +30,10 @@ from tidegate.simulation import (
 from tidegate.simulation.world import SchedulerLike
 
 TRACE = Path(__file__).parent / "data" / "servegen_deepseek_r1_3000.csv.gz"
-PROFILE, KV_TOKENS, MAX_SEQUENCES, NOISE = "a100-8b", 60_000, 256, 0.08
+MAX_SEQUENCES, NOISE = 256, 0.08
 SEATS = 256
 LOAD = (0.3, 0.4, 1.8)
 """Engine time that each band asks for, as a multiple of what there is; together 2.5."""
-
-STEP_MS = 0.18
-"""What a full engine's steps cost beside the work itself, for each token written, in milliseconds: with it
-``engine_ms`` is what its steps take for this mix. A test compares the two."""
 
 P0_PROMPT, P0_OUTPUT = 8192, 512
 """What the preset takes as p0: a longer prompt goes one band lower, a longer answer is cut."""
@@ -58,7 +54,41 @@ tenants:
 """All that is set besides the preset: where the engine is, its most sequences, and a tenant for each band."""
 
 
-def requests(seconds: float, *, start: int = 0) -> list[Request]:
+@dataclass(slots=True, frozen=True)
+class Engine:
+    """An engine with little memory.
+
+    Attributes:
+        profile: of its step cost.
+        kv_tokens: its memory.
+        step_ms: what a full engine's steps cost beside the work itself, for each token written; with it ``cost_ms`` is
+            what its steps take for this mix. A test compares the two.
+    """
+
+    profile: str = "a100-8b"
+    kv_tokens: int = 60_000
+    step_ms: float = 0.18
+
+    def cost_ms(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Engine time of a request in milliseconds; a second holds 1000."""
+        least_s = profile_named(self.profile).least_s(prompt_tokens, output_tokens)
+        return 1000 * least_s + self.step_ms * output_tokens
+
+
+ENGINE = Engine()
+"""The one that is run for real too."""
+
+ENGINES = (
+    ENGINE,
+    Engine(kv_tokens=120_000, step_ms=0.08),
+    Engine("h100-8b", step_ms=0.105),
+    Engine("h100-8b", kv_tokens=120_000, step_ms=0.08),
+)
+STARTS = (0, 400, 900, 1500, 2200)
+"""Rows of the trace to begin with: five loads. In the last one long prompts come in a bunch."""
+
+
+def requests(seconds: float, *, start: int = 0, engine: Engine = ENGINE) -> list[Request]:
     """Lay out ``seconds`` of load from row ``start`` of the trace; bands take turns by engine time had so far."""
     spent = [0.0] * len(LOAD)
     chosen: list[tuple[TraceRow, float, int, int]] = []
@@ -68,18 +98,13 @@ def requests(seconds: float, *, start: int = 0) -> list[Request]:
         behind = sorted(range(len(LOAD)), key=lambda band: spent[band] / LOAD[band])
         band = next(band for band in behind if band or row.prompt_tokens <= P0_PROMPT)
         output = row.output_tokens if band else min(row.output_tokens, P0_OUTPUT)
-        spent[band] += engine_ms(row.prompt_tokens, output)
+        spent[band] += engine.cost_ms(row.prompt_tokens, output)
         chosen.append((row, at, band, output))
     first, last = chosen[0][1], chosen[-1][1]
     speed = (last - first) * (1 + 1 / len(chosen)) / seconds
     return [
         Request((at - first) / speed, band, f"t{band}", row.prompt_tokens, output) for row, at, band, output in chosen
     ]
-
-
-def engine_ms(prompt_tokens: int, output_tokens: int) -> float:
-    """Engine time of a request in milliseconds; a second holds 1000."""
-    return 1000 * profile_named(PROFILE).least_s(prompt_tokens, output_tokens) + STEP_MS * output_tokens
 
 
 def _rows(start: int) -> Iterator[tuple[TraceRow, float]]:
@@ -138,11 +163,11 @@ class Played:
     preemptions: int
 
 
-def played(seconds: float, *, gated: bool, start: int = 0, seed: int = 1) -> Played:
+def played(seconds: float, *, gated: bool, start: int = 0, seed: int = 1, engine: Engine = ENGINE) -> Played:
     """Play the load through the gateway's scheduler, or straight at the engine, and then until all is answered."""
-    model = EngineModel(PROFILE, kv_tokens=KV_TOKENS, max_sequences=MAX_SEQUENCES, noise=NOISE, seed=seed)
+    model = EngineModel(engine.profile, kv_tokens=engine.kv_tokens, max_sequences=MAX_SEQUENCES, noise=NOISE, seed=seed)
     gate: SchedulerLike | Policy = policy() if gated else Ungated("b")
-    world = GatewayWorld(gate, model, requests(seconds, start=start), seed=seed)
+    world = GatewayWorld(gate, model, requests(seconds, start=start, engine=engine), seed=seed)
     world.run(until=seconds)
     done, preemptions = model.counters.prompt + model.counters.generated, model.counters.preemptions
     log = world.run()
@@ -152,3 +177,23 @@ def played(seconds: float, *, gated: bool, start: int = 0, seed: int = 1) -> Pla
 def completed(log: Log, band: int) -> int:
     """Answers of a band that came whole."""
     return sum(entry.outcome is Outcome.COMPLETED for entry in log.of_band(band))
+
+
+def run(seconds: float = 120.0) -> list[tuple[str, str, str]]:
+    """Play all loads on all engines; a row for each engine, sums over its loads."""
+    rows = []
+    for engine in ENGINES:
+        tokens, preemptions, p0 = [0.0, 0.0], [0, 0], [0, 0]
+        for start in STARTS:
+            for gated in (False, True):
+                each = played(seconds, gated=gated, start=start, engine=engine)
+                tokens[gated] += each.tokens_per_s
+                preemptions[gated] += each.preemptions
+            p0[0] += len(each.log.of_band(0))
+            p0[1] += completed(each.log, 0)
+        figure = f"useful tokens {tokens[1] / tokens[0]:.1%} of ungated, preemptions {preemptions[1]} of "
+        figure += f"{preemptions[0]}, p0 answered {p0[1]} of {p0[0]}"
+        rows.append(
+            (f"kv-pressure in virtual time, {engine.profile}, {engine.kv_tokens:,}", figure, "≥ 100 %, ≤ 1 %, all")
+        )
+    return rows

@@ -100,9 +100,9 @@ def _shed(gated: Measured, shed: list[int]) -> str:
     return ", ".join(f"p{b} {n} of {len(gated.of(b))}" for b, n in enumerate(shed)) + f"; {told} of {sum(shed)} told so"
 
 
-def measure(load: list[Request], seconds: float, *, gated: bool, kv_tokens: int = kv_plan.KV_TOKENS) -> Measured:
+def measure(load: list[Request], seconds: float, *, gated: bool, kv_tokens: int = kv_plan.ENGINE.kv_tokens) -> Measured:
     """Run the load once."""
-    options = {"profile": kv_plan.PROFILE, "kv_tokens": kv_tokens, "max_sequences": kv_plan.MAX_SEQUENCES}
+    options = {"profile": kv_plan.ENGINE.profile, "kv_tokens": kv_tokens, "max_sequences": kv_plan.MAX_SEQUENCES}
     with engine_process(**options, model="demo", noise=kv_plan.NOISE, seed=1) as engine, _before(engine, gated) as url:
         return asyncio.run(_Load(load, seconds, engine, url).run())
 

@@ -6,14 +6,11 @@ from collections import Counter
 
 import pytest
 from benchmarks import kv_plan
-from benchmarks.kv_plan import LOAD, Played, completed, engine_ms, played
+from benchmarks.kv_plan import ENGINE, LOAD, STARTS, Played, completed, played
 
 from tidegate.core import Outcome, Reason
 
 pytestmark = pytest.mark.slow
-
-STARTS = (0, 400, 900, 1500, 2200)
-"""Rows of the trace to begin with: five loads. In the last one long prompts come in a bunch."""
 
 SECONDS = 120.0
 
@@ -64,8 +61,10 @@ def test_only_the_lower_bands_are_shed_and_for_no_other_reason(runs: list[tuple[
 def test_the_load_is_what_it_says() -> None:
     """2.5 seconds of engine a second, and a full engine does one second of it a second."""
     load = kv_plan.requests(240.0)
-    asked = [sum(engine_ms(r.prompt_tokens, r.output_tokens) for r in load if r.band == band) for band in range(3)]
+    asked = [sum(ENGINE.cost_ms(r.prompt_tokens, r.output_tokens) for r in load if r.band == band) for band in range(3)]
     assert [ms / 240_000 for ms in asked] == pytest.approx(LOAD, rel=0.02)
     bare = played(240.0, gated=False)
     ended = [e.request for e in bare.log.entries if e.finished is not None and 60.0 < e.finished <= 240.0]
-    assert sum(engine_ms(r.prompt_tokens, r.output_tokens) for r in ended) / 180_000 == pytest.approx(1.0, abs=0.07)
+    assert sum(ENGINE.cost_ms(r.prompt_tokens, r.output_tokens) for r in ended) / 180_000 == pytest.approx(
+        1.0, abs=0.07
+    )
