@@ -46,7 +46,7 @@ async def test_a_request_is_known_by_its_name_from_arrival_to_its_end() -> None:
         assert {answer.status for answer in await asyncio.gather(first, second)} == {200}
         unknown = await state(process.url, "third")
         assert (unknown.status, unknown.error["param"], unknown.error["code"]) == (404, "name", "unknown_request")
-        for bad in ("x?wait=soon", "x%20y"):
+        for bad in ("x?wait=soon", "x?wait=1ms&wait=2ms", "x%20y"):
             assert (await state(process.url, bad)).status == 400
 
 

@@ -122,8 +122,10 @@ def _wait_of(query: bytes) -> float | Refused:
     values = parse_qs(query.decode("latin-1")).get("wait")
     if not values:
         return 0.0
+    if len(values) > 1:
+        return Refused(Reason.BAD_REQUEST, "wait: expected it once, got several", "wait")
     try:
-        return min(parse_duration(values[-1]), MOST_WAIT_S)
+        return min(parse_duration(values[0]), MOST_WAIT_S)
     except ValueError as error:
         return Refused(Reason.BAD_REQUEST, f"wait: {error}", "wait")
 
