@@ -15,14 +15,14 @@ import contextlib
 import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 import structlog
 
 from tidegate.core import Reason, Waiter
-from tidegate.jobs.messages import Report, Result, RowOut, Rows, Want, Work
+from tidegate.jobs.held import Caller, Held, result_of
+from tidegate.jobs.messages import Report, Result, Rows, Want, Work
 from tidegate.jobs.planning import Lane, Window, plan
 from tidegate.jobs.rates import Rate
 from tidegate.runtime import Driver
@@ -39,34 +39,6 @@ MOST_REMEMBERED: Final = 10_000
 
 log = structlog.get_logger("tidegate.jobs")
 Say = Callable[[Want | Report], None]
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A row that is here."""
-
-    out: RowOut
-    lane: Lane
-    band: int = 0
-    placed: PlacedRow | None = None
-    task: asyncio.Task[None] | None = None
-    waiting: bool = True
-    lent_to: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """What it is called within its tenant when somebody lends it a band."""
-        return f"{self.out.row.batch_id}.{self.out.row.line}"
-
-
-@dataclass(slots=True, frozen=True)
-class Caller:
-    """Somebody who waits for a batch, and the band that it lends."""
-
-    id: str
-    tenant: str
-    band: int
-    batch_id: str
 
 
 class Pump:
@@ -328,7 +300,7 @@ class Pump:
         else:
             if row.batch_id in self._rates:
                 self._rates[row.batch_id].ended(self._driver.now())
-            result = _result(held, end)
+            result = result_of(held, end)
         self._results.append(result)
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_later(REPORT_S, self._report)
@@ -415,16 +387,3 @@ class Pump:
         for caller in callers:
             self._tell(caller, held, waiting=False)
         asyncio.get_running_loop().call_soon(self._lend, held.out.row.batch_id)
-
-
-def _result(held: Held, end: RowAnswer | RowBroken) -> Result:
-    row = held.out.row
-    if isinstance(end, RowAnswer):
-        return Result(
-            row=row,
-            status=end.status,
-            body=end.body,
-            request_id=end.request_id,
-            retry_after_s=end.retry_after_s,
-        )
-    return Result(row=row, broken=True, error=f"{end.reason}: {end.detail}"[:500])

@@ -23,10 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from tidegate.classify import Classifier, Refused, Tenant
 from tidegate.jobs.folder import Folder, is_file_id, new_batch_id, new_file_id
+from tidegate.jobs.held import Caller
 from tidegate.jobs.link import Link
 from tidegate.jobs.multipart import MultipartError, MultipartReader, boundary_of
 from tidegate.jobs.objects import batch_object, file_object, page
-from tidegate.jobs.pump import Caller, Pump
+from tidegate.jobs.pump import Pump
 from tidegate.jobs.uploads import UploadError, receive
 from tidegate.jobs.wishes import (
     WishError,
