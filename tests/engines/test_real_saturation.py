@@ -67,8 +67,9 @@ async def test_p0_runs_before_the_p2_that_came_earlier(target: Target) -> None:
     async with target.many() as client:
         lengths = [8 + 4 * (number % 6) for number in range(5 * seats)]  # so that seats come back one by one
         low = [asyncio.create_task(ask(client, tokens=length, band="p2")) for length in lengths]
-        while await asyncio.to_thread(target.gateway.total, "tidegate_queue_depth", band="p2") < 4 * seats:
-            assert not any(task.done() for task in low)
+        while not any(task.done() for task in low):  # on a starved machine some end before all have come
+            if await asyncio.to_thread(target.gateway.total, "tidegate_queue_depth", band="p2") >= 4 * seats:
+                break
         high = await asyncio.gather(*(ask(client, tokens=10, band="p0") for _ in range(4)))
         came = min(answer.asked for answer in high)
         overtaken = [answer for answer in await asyncio.gather(*low) if answer.seated > came]
@@ -88,8 +89,8 @@ async def test_a_full_kv_cache_of_vllm_costs_time_but_no_answer(slow_vllm: Engin
         async with target.many() as client, use.watching(lambda: slow_vllm.total("vllm:kv_cache_usage_perc")):
             prompts = [f"{number} {LONG}" for number in range(5)]  # no common start, so no block is shared
             low = [asyncio.create_task(ask(client, tokens=80, band="p2", prompt=prompt)) for prompt in prompts]
-            while await asyncio.to_thread(target.running) < 2:
-                assert not any(task.done() for task in low)
+            while not any(task.done() for task in low) and await asyncio.to_thread(target.running) < 2:
+                pass
             high = await ask(client, tokens=60, band="p0")
             answers = [high, *await asyncio.gather(*low)]
     assert [answer for answer in answers if answer.error] == []
