@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from tidegate.backends import Response
 from tidegate.core import BackendSpec, Outcome, Policy, PoolSpec, Reason, Release, Scheduler, Ticket
@@ -75,7 +76,7 @@ def response() -> tuple[FakeResponse, Response]:
 
 async def test_a_free_seat_is_taken_without_waiting() -> None:
     stage = Stage()
-    with Exchange(stage.driver, ClientLink(Wire())) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
         lease = await exchange.seat(stage.ticket())
         assert lease is exchange.lease is not None
         exchange.finish(Release(Outcome.COMPLETED))
@@ -86,7 +87,7 @@ async def test_a_free_seat_is_taken_without_waiting() -> None:
 
 async def test_a_seat_that_was_not_returned_counts_as_failed() -> None:
     stage = Stage()
-    with pytest.raises(RuntimeError), Exchange(stage.driver, ClientLink(Wire())) as exchange:
+    with pytest.raises(RuntimeError), Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
         await exchange.seat(stage.ticket())
         fake, exchange.response = response()
         raise RuntimeError("a bug")
@@ -96,7 +97,7 @@ async def test_a_seat_that_was_not_returned_counts_as_failed() -> None:
 async def test_a_refusal_ends_the_wait() -> None:
     stage = Stage()
     await stage.driver.drain(0)
-    with Exchange(stage.driver, ClientLink(Wire())) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
         assert await exchange.seat(stage.ticket()) is None
         assert exchange.refusal is not None
         assert exchange.refusal.reason is Reason.DRAINING
@@ -123,8 +124,8 @@ async def run_until(stage: Stage, link: ClientLink, act: Callable[[], None], *, 
 
 
 async def test_a_client_that_leaves_while_it_waits() -> None:
-    stage, link = Stage(), ClientLink(Wire())
-    with Exchange(stage.driver, ClientLink(Wire())) as other:
+    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
+    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as other:
         await other.seat(stage.ticket())
 
         def act() -> None:
@@ -137,7 +138,7 @@ async def test_a_client_that_leaves_while_it_waits() -> None:
 
 
 async def test_a_client_that_leaves_while_it_runs() -> None:
-    stage, link = Stage(), ClientLink(Wire())
+    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
 
     def act() -> None:
         assert stage.held == (1, 0)
@@ -151,7 +152,7 @@ async def test_a_client_that_leaves_while_it_runs() -> None:
 
 async def test_a_client_that_left_before_it_was_seen() -> None:
     """The callback is set only then; the seat must not stay with nobody."""
-    stage, link = Stage(), ClientLink(Wire())
+    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
     link.hang_up()
     with Exchange(stage.driver, link) as exchange:
         await exchange.seat(stage.ticket())
@@ -160,8 +161,8 @@ async def test_a_client_that_left_before_it_was_seen() -> None:
 
 
 async def test_a_seat_that_comes_in_the_moment_of_leaving_goes_back() -> None:
-    stage, link = Stage(), ClientLink(Wire())
-    with Exchange(stage.driver, ClientLink(Wire())) as other:
+    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
+    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as other:
         await other.seat(stage.ticket())
 
         def act() -> None:
@@ -188,7 +189,7 @@ async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> Non
     seen: list[Reason | None] = []
 
     async def request() -> None:
-        with Exchange(stage.driver, ClientLink(Wire())) as exchange:
+        with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
             exchanges.append(exchange)
             try:
                 await exchange.seat(stage.ticket())
@@ -204,7 +205,7 @@ async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> Non
     await task
     assert (seen, stage.held) == ([Reason.DRAINING], (0, 0))
 
-    with Exchange(stage.driver, ClientLink(Wire())) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
         await exchange.seat(stage.ticket())
         fake, exchange.response = response()
         exchange.stop(Reason.DRAINING)
@@ -213,7 +214,7 @@ async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> Non
 
 async def test_a_second_attempt_keeps_the_hold() -> None:
     stage = Stage()
-    with Exchange(stage.driver, ClientLink(Wire())) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
         first = await exchange.seat(stage.ticket())
         exchange.finish(Release(Outcome.FAILED), reason=Reason.UPSTREAM_ERROR)
         second = await exchange.seat(stage.ticket())

@@ -18,6 +18,7 @@ from tidegate.testing import ManualClock
 pytestmark = pytest.mark.anyio
 
 WORD = b'data: {"choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}\n\n'
+DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error":{"message":"out of memory","type":"server_error","code":500}}\n\n'
 
 
@@ -36,6 +37,12 @@ class Quiet:
         pass
 
 
+class Prompt:
+    """A client that takes all at once, until it is told otherwise."""
+
+    paused = False
+
+
 async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
     """Relay a stream that breaks behind these pieces; return how it ended and what the client was sent."""
     response = Response(asyncio.get_running_loop(), cast(Connection, Quiet()), reused=False)
@@ -51,7 +58,9 @@ async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
         sent.append(message)
 
     call = Call("id", 0.0)
-    relayed = await relay_stream(call, response, send, clock=clock, first=beginning.start, watch=beginning.watch)
+    relayed = await relay_stream(
+        call, response, send, client=Prompt(), clock=clock, first=beginning.start, watch=beginning.watch
+    )
     return relayed, sent
 
 
@@ -67,3 +76,48 @@ async def test_a_stream_that_broke_without_a_word_is_left_open_for_ours() -> Non
     assert relayed.failed
     assert isinstance(relayed.error, Broken)
     assert sent[-1]["more_body"]
+
+
+async def relayed_while_it_comes(client: Prompt) -> tuple[list[bytes], list[int], Relayed]:
+    """Relay pieces that come while the relay waits; return them, how many had gone out after each, and the end."""
+    response = Response(asyncio.get_running_loop(), cast(Connection, Quiet()), reused=False)
+    response.begin(200, [(b"content-type", b"text/event-stream")])
+    response.feed(WORD)
+    clock, sent, gone = ManualClock(), list[bytes](), list[int]()
+    beginning = await read_beginning(response, clock, Route.CHAT)
+    assert beginning.watch is not None
+
+    async def send(message: dict[str, Any]) -> None:
+        if message.get("body"):
+            sent.append(message["body"])
+
+    relay = asyncio.ensure_future(
+        relay_stream(
+            Call("id", 0.0), response, send, client=client, clock=clock, first=beginning.start, watch=beginning.watch
+        )
+    )
+    await asyncio.sleep(0)
+    for piece in (WORD.replace(b"word", b"%d" % number) for number in range(5)):
+        response.feed(piece)
+        gone.append(len(sent))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    response.feed(DONE)
+    response.end()
+    return sent, gone, await relay
+
+
+async def test_pieces_go_out_as_they_come_to_a_client_that_keeps_up() -> None:
+    sent, gone, relayed = await relayed_while_it_comes(Prompt())
+    assert gone == [2, 3, 4, 5, 6]
+    assert len(sent) == 7
+    assert relayed == Relayed()
+
+
+async def test_pieces_wait_in_order_for_a_client_that_does_not() -> None:
+    client = Prompt()
+    client.paused = True
+    sent, gone, relayed = await relayed_while_it_comes(client)
+    assert gone == [1] * 5
+    assert b"".join(sent) == WORD + b"".join(WORD.replace(b"word", b"%d" % number) for number in range(5)) + DONE
+    assert relayed == Relayed()

@@ -250,8 +250,9 @@ class Connection(asyncio.Protocol):
         if response is None or self._complete:
             raise _Refused("a body where there is none")
         self._dry = 0
+        if response.feed(data):
+            return
         self._unread += len(data)
-        response.feed(data)
         if self._unread > self._limits.high_water and not self._read_paused and self._transport is not None:
             self._read_paused = True
             self._transport.pause_reading()

@@ -7,6 +7,7 @@ pieces that had arrived are handed out first. One reader. No future is made whil
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegate.backends.errors import BackendError, Broken
@@ -31,6 +32,7 @@ class Response:
         "_error",
         "_loop",
         "_pieces",
+        "_sink",
         "_waiter",
         "head_at",
         "headers",
@@ -49,6 +51,7 @@ class Response:
         self._loop = loop
         self._connection: Connection | None = connection
         self._pieces: list[bytes] = []
+        self._sink: Callable[[bytes], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: BackendError | None = None
         self._ended = False
@@ -102,6 +105,21 @@ class Response:
                 raise
         return data
 
+    async def read_past(self, sink: Callable[[bytes], bool]) -> bytes:
+        """Wait like ``read``, but offer each piece to ``sink`` first, from within the parser's callback.
+
+        A piece that it takes (it answers True) is gone and wakes no task, which is most of what a piece costs; the
+        first one that it does not take is returned, as is the end. ``sink`` MUST NOT raise and MUST NOT block.
+
+        Raises:
+            BackendError: as ``try_read``.
+        """
+        self._sink = sink
+        try:
+            return await self.read()
+        finally:
+            self._sink = None
+
     async def read_all(self, limit: int) -> bytes:
         """Read to the clean end.
 
@@ -146,11 +164,14 @@ class Response:
         self.head_at = self.last_byte_at
         self._wake()
 
-    def feed(self, data: bytes) -> None:
-        """A piece of the body has come."""
+    def feed(self, data: bytes) -> bool:
+        """A piece of the body has come. Whether it has been passed on already, so that nothing waits here."""
+        if self._sink is not None and not self._pieces and self._sink(data):
+            return True
         self._pieces.append(data)
         if self._waiter is not None:
             self._wake()
+        return False
 
     def end(self) -> None:
         """The body is complete; the connection is no longer ours."""

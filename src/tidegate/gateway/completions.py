@@ -330,7 +330,9 @@ class Completions:
         response, watch = beginning.response, beginning.watch
         if watch is not None:
             asked.let_go()
-            relayed = await relay_stream(call, response, send, clock=self._clock, first=beginning.start, watch=watch)
+            relayed = await relay_stream(
+                call, response, send, client=exchange.link, clock=self._clock, first=beginning.start, watch=watch
+            )
             self._settle(call, asked, exchange, response, relayed)
             if relayed.error is not None and isinstance(watch, BytesWatch):
                 call.broken = True

@@ -31,12 +31,18 @@ class Link(Protocol):
     gone: bool
     on_gone: Callable[[], None] | None
 
+    @property
+    def paused(self) -> bool:
+        """Whether the client has yet to take what was sent."""
+        ...
+
 
 class Exchange:
     """See the module docstring. Belongs to the task that makes it.
 
     Attributes:
         lease: the seat held now.
+        link: the client's connection.
         refusal: why there is none, after ``seat`` returned ``None``.
         response: the open upstream answer, so that it can be aborted.
         gone: the client left.
@@ -46,12 +52,12 @@ class Exchange:
     __slots__ = (
         "_driver",
         "_future",
-        "_link",
         "_sent_at",
         "_task",
         "_waiting",
         "gone",
         "lease",
+        "link",
         "refusal",
         "response",
         "stopped",
@@ -59,7 +65,7 @@ class Exchange:
 
     def __init__(self, driver: Driver, link: Link) -> None:
         self._driver = driver
-        self._link = link
+        self.link = link
         self._task = asyncio.current_task()
         self._future: asyncio.Future[None] | None = None
         self._sent_at = 0.0
@@ -71,13 +77,13 @@ class Exchange:
         self.stopped: Reason | None = None
 
     def __enter__(self) -> Self:
-        self._link.on_gone = self._left
+        self.link.on_gone = self._left
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._link.on_gone = None
+        self.link.on_gone = None
         self._task = None
         self._let_go(CANCELLED if self.gone else FAILED)
 

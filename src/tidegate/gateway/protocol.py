@@ -22,6 +22,7 @@ from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -67,10 +68,11 @@ class ClientLink:
         refused: status that the client got past the application, which is told that it left; 0: none.
     """
 
-    __slots__ = ("_transport", "gone", "last", "on_gone", "refused", "request_id")
+    __slots__ = ("_flow", "_transport", "gone", "last", "on_gone", "refused", "request_id")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport = transport
+        self._flow = flow
         self.gone = False
         self.last = False
         self.request_id = ""
@@ -83,6 +85,11 @@ class ClientLink:
         callback, self.on_gone = self.on_gone, None
         if callback is not None:
             callback()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client has yet to take what was sent."""
+        return self._flow.write_paused
 
     def cut(self) -> None:
         """Close the connection without finishing the answer (the client sees a broken transfer)."""
@@ -233,7 +240,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._head_open = True
         self._head_bytes = 0
         self.deadline = self.loop.time() + self.limits.head_timeout_s
-        self.link = ClientLink(self.transport)
+        self.link = ClientLink(self.transport, self.flow)
         self.scope["state"]["link"] = self.link
 
     def on_url(self, url: bytes) -> None:

@@ -6,6 +6,8 @@ A stream that cannot be finished ends with exactly one error event and no ``[DON
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from tidegate.backends import BackendError, Broken, Response
@@ -47,15 +49,27 @@ def is_plain(response: Response) -> bool:
     return response.status != 200 or kind == b"application/json"
 
 
+class Client(Protocol):
+    """What is wanted of the client's connection; see ``ClientLink``."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client has yet to take what was sent."""
+
+
 async def relay_stream(
-    call: Call, response: Response, send: Send, *, clock: Clock, first: bytes, watch: StreamWatch
+    call: Call, response: Response, send: Send, *, client: Client, clock: Clock, first: bytes, watch: StreamWatch
 ) -> Relayed:
     """Send head and body of a stream up to its end, but leave the client's side open where it failed.
+
+    While the client keeps up, a piece goes out within the callback that brought it: waking this task for each of them
+    would cost more than all that is done with it.
 
     Args:
         call: is told the status, the time of the first content and the usage.
         response: the open answer.
         send: the client.
+        client: says whether it keeps up.
         clock: for the first content.
         first: what has been read of the body; empty: the stream has none.
         watch: has seen ``first``.
@@ -66,6 +80,16 @@ async def relay_stream(
         call.status = response.status
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
     data: bytes | None = first
+
+    def pass_on(piece: bytes) -> bool:
+        if client.paused or len(piece) > PIECE:
+            return False
+        watch.piece(piece)
+        if call.first_at is None and watch.content:
+            call.first_at = clock.now()
+        _send_now(send, piece)
+        return True
+
     try:
         while data:
             if call.first_at is None and watch.content:
@@ -79,7 +103,7 @@ async def relay_stream(
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             data = response.try_read()
             if data is None:
-                data = await response.read()
+                data = await response.read_past(pass_on)
             watch.piece(data)
     except BackendError as error:
         if watch.failed:  # the client has been told by the upstream itself
@@ -92,6 +116,16 @@ async def relay_stream(
         await send({"type": "http.response.body"})
         return Relayed(watch.failed)
     return Relayed(failed=True, error=Broken("the stream ended without a finish reason"))
+
+
+def _send_now(send: Send, piece: bytes) -> None:
+    """Send to a client that keeps up: the server's ``send`` then has nothing to wait for."""
+    step = send({"type": "http.response.body", "body": piece, "more_body": True}).__await__()
+    try:
+        next(step)
+    except StopIteration:
+        return
+    raise RuntimeError("a client that keeps up was waited for")
 
 
 async def _send_in_pieces(send: Send, data: bytes) -> None:

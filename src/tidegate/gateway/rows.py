@@ -32,6 +32,7 @@ class NoClient:
     def __init__(self) -> None:
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
+        self.paused = False
 
 
 class Rows:
