@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from ipaddress import ip_address
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 _DECIMAL = r"\d{1,15}(?:\.\d{1,12})?"
 _DURATION = re.compile(rf"({_DECIMAL})\s*(ms|s|min|h|d)?")
@@ -197,36 +197,34 @@ def parse_address(value: object) -> Address:
     return Address(bare, int(port))
 
 
-def parse_root_url(value: object) -> str:
-    """Read the root URL of a backend: scheme, host and port, nothing else. Returns it without the last ``/``."""
-    text = _text(value)
+def _split_http_url(text: str, wanted: str, *, credentials: str = "") -> SplitResult:
+    """Split an http or https URL with a host and no user or password; ``credentials`` says where those belong."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise ExpectedError("expected a root URL, like http://10.0.0.1:8000") from None
+        raise ExpectedError(wanted) from None
     if parts.username is not None or parts.password is not None:
-        raise ExpectedError("expected a URL without a user or password; put the credential in api_key", secret=True)
+        raise ExpectedError(f"expected a URL without a user or password{credentials}", secret=True)
     if parts.scheme not in ("http", "https") or not host or not _is_host(host) or parts.netloc[-1] == ":":
-        raise ExpectedError("expected a root URL, like http://10.0.0.1:8000")
+        raise ExpectedError(wanted)
+    return parts
+
+
+def parse_root_url(value: object) -> str:
+    """Read the root URL of a backend: scheme, host and port, nothing else. Returns it without the last ``/``."""
+    wanted = "expected a root URL, like http://10.0.0.1:8000"
+    parts = _split_http_url(_text(value), wanted, credentials="; put the credential in api_key")
+    root = f"{parts.scheme}://{parts.netloc}"
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        root = f"{parts.scheme}://{parts.netloc}"
         raise ExpectedError(f"expected the root of the backend, {root} (/v1/... is appended)", nearest=root)
-    return f"{parts.scheme}://{parts.netloc}"
+    return root
 
 
 def parse_url(value: object) -> str:
     """Read an http URL with its path, like that of a metrics page. No user, password or fragment."""
     text = _text(value)
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise ExpectedError("expected a URL, like http://10.0.0.1:8000/metrics") from None
-    if parts.username is not None or parts.password is not None:
-        raise ExpectedError("expected a URL without a user or password", secret=True)
-    if parts.scheme not in ("http", "https") or not host or not _is_host(host) or parts.netloc[-1] == ":":
-        raise ExpectedError("expected a URL, like http://10.0.0.1:8000/metrics")
+    parts = _split_http_url(text, "expected a URL, like http://10.0.0.1:8000/metrics")
     if parts.fragment or not _TARGET.fullmatch(f"{parts.path}?{parts.query}"):
         raise ExpectedError("expected a URL of printable ASCII without a fragment")
     return text
