@@ -86,7 +86,8 @@ def test_what_does_not_fit_is_refused_whole(method: str, path: str, body: Any, p
         error = answer.json["error"]
         assert (answer.status, error["code"], error["param"]) == (400, "invalid_settings", param)
         assert error["message"].startswith(message)
-        assert error["problems"][0]["path"] == (param or "")
+        assert error["errors"][0]["field"] == (param or "")
+        assert error["errors"][0]["message"] == error["message"].partition(" (and ")[0]
         assert stage.live.settings is before
         assert (stage.edges, stage.audit.newest(9)) == ([], [])
 
@@ -141,12 +142,13 @@ def test_the_file_is_read_again_whole_or_not_at_all() -> None:
         answer = await stage.ask("POST", "/admin/reload", {})
         assert answer.json == {"changes": [{"what": "policy.bands.p1.ttl", "from": "15s", "to": "1min"}]}
         answer = await stage.ask("POST", "/admin/reload", {})
-        assert answer.json["error"]["problems"] == [
+        assert answer.json["error"]["errors"] == [
             {
-                "path": "gateway.max_body",
+                "field": "gateway.max_body",
                 "expected": "expected no change: this needs a restart",
-                "came": "",
+                "got": "",
                 "nearest": None,
+                "message": "gateway.max_body: expected no change: this needs a restart",
             }
         ]
         assert stage.live.settings.policy.bands["p1"].ttl == 60

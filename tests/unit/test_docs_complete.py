@@ -97,8 +97,8 @@ def test_every_reason_is_documented_with_status_and_code(reason: Reason) -> None
 
 def test_every_path_of_the_control_port_is_documented() -> None:
     text = read(REFERENCE / "http-api.md")
-    source = (ROOT / "src" / "tidegate" / "control" / "admin.py").read_text(encoding="utf-8")
-    paths = set(re.findall(r'"(/admin/[a-z-]+)', source))
+    control = (ROOT / "src" / "tidegate" / "control").glob("*.py")
+    paths = {path for file in control for path in re.findall(r'route\(\s*"(/admin/[a-z./-]+)', read(file))}
     assert paths
     assert not {path for path in paths if f" {path}" not in text}
 

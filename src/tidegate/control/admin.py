@@ -6,39 +6,27 @@ What changes something goes through ``Live`` and is recorded; what looks reads t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from tidegate.config import (
-    ConfigError,
-    ExpectedError,
-    Role,
-    Settings,
-    backends_document,
-    document,
-    parse_positive_duration,
-    patch_policy,
-    replace_backends,
-    replace_policy,
-)
+from tidegate.config import ExpectedError, parse_positive_duration
 from tidegate.control.letters import DeadLetters, Letters
 from tidegate.control.live import Live
-from tidegate.control.operators import Denied, Doorkeeper, Operator
-from tidegate.control.speech import SpokenError, answer, error_answer, only, read_json, refused
-from tidegate.core import PolicyError, Ticket
+from tidegate.control.operators import Doorkeeper, Operator
+from tidegate.control.policies import PolicyRoutes, change_rows
+from tidegate.control.routing import CHANGE, VIEW, Entrance
+from tidegate.control.speech import SpokenError, answer, only, read_json
+from tidegate.core import Ticket
 from tidegate.core.snapshots import WhyKind
 from tidegate.runtime import Driver
 
 LISTED = 100
 MOST_LISTED = 1000
-
-Answering = Callable[[Request, Operator], Awaitable[Response]]
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,58 +50,26 @@ class Admin:
     def __init__(self, driver: Driver, live: Live, door: Doorkeeper, hooks: Hooks) -> None:
         self._driver = driver
         self._live = live
-        self._door = door
         self._hooks = hooks
         self._drained_by: str | None = None
-        view, change = Role.VIEWER, Role.OPERATOR
+        entrance = Entrance(driver, door)
+        route, view, change = entrance.route, VIEW, CHANGE
         self.routes = [
-            self._route("/admin/state", {"GET": (view, self._state)}),
-            self._route("/admin/mode", {"GET": (view, self._mode), "POST": (change, self._switch)}),
-            self._route(
-                "/admin/policy",
-                {
-                    "GET": (view, self._policy),
-                    "PUT": (change, self._put_policy),
-                    "PATCH": (change, self._patch_policy),
-                },
-            ),
-            self._route("/admin/backends", {"GET": (view, self._backends), "PUT": (change, self._put_backends)}),
-            self._route("/admin/reload", {"POST": (change, self._reload)}),
-            self._route("/admin/drain", {"POST": (change, self._drain)}),
-            self._route("/admin/requests", {"GET": (view, self._requests)}),
-            self._route(
-                "/admin/requests/{id:path}", {"GET": (view, self._request), "DELETE": (change, self._stop_request)}
-            ),
-            self._route("/admin/audit", {"GET": (view, self._audit)}),
+            route("/admin/state", {"GET": (view, self._state)}),
+            route("/admin/mode", {"GET": (view, self._mode), "POST": (change, self._switch)}),
+            route("/admin/reload", {"POST": (change, self._reload)}),
+            route("/admin/drain", {"POST": (change, self._drain)}),
+            route("/admin/requests", {"GET": (view, self._requests)}),
+            route("/admin/requests/{id:path}", {"GET": (view, self._request), "DELETE": (change, self._stop_request)}),
+            route("/admin/audit", {"GET": (view, self._audit)}),
         ]
         letters = DeadLetters(hooks.letters)
         self.routes += [
-            self._route("/admin/dead-letters", {"GET": (view, letters.listed)}),
-            self._route("/admin/dead-letters/{id}", {"DELETE": (change, letters.discarded)}),
-            self._route("/admin/dead-letters/{id}/redrive", {"POST": (change, letters.redriven)}),
+            *PolicyRoutes(driver, live, entrance).routes,
+            route("/admin/dead-letters", {"GET": (view, letters.listed)}),
+            route("/admin/dead-letters/{id}", {"DELETE": (change, letters.discarded)}),
+            route("/admin/dead-letters/{id}/redrive", {"POST": (change, letters.redriven)}),
         ]
-
-    def _route(self, path: str, methods: dict[str, tuple[Role, Answering]]) -> Route:
-        async def endpoint(request: Request) -> Response:
-            role, call = methods["GET" if request.method == "HEAD" else request.method]
-            try:
-                who = self._admit(request, role)
-                if self._driver.faulty:
-                    raise SpokenError(503, "fault", str(self._driver.not_ready()))
-                return await call(request, who)
-            except SpokenError as error:
-                return error_answer(error)
-            except (ConfigError, PolicyError) as error:
-                return error_answer(refused(error))
-
-        return Route(path, endpoint, methods=[*methods])
-
-    def _admit(self, request: Request, role: Role) -> Operator:
-        address = request.client.host if request.client else ""
-        found = self._door.admit(request.headers, address, role)
-        if isinstance(found, Operator):
-            return found
-        raise SpokenError(found.status, found.code, found.message, headers=_headers(found))
 
     # Looking
 
@@ -124,12 +80,6 @@ class Admin:
 
     async def _mode(self, _: Request, __: Operator) -> Response:
         return answer(self._mode_document())
-
-    async def _policy(self, _: Request, __: Operator) -> Response:
-        return answer(document(self._live.settings.policy))
-
-    async def _backends(self, _: Request, __: Operator) -> Response:
-        return answer(backends_document(self._live.settings))
 
     async def _audit(self, request: Request, _: Operator) -> Response:
         return answer({"records": self._live.audit.newest(_limit(request))})
@@ -160,18 +110,9 @@ class Admin:
         self._live.switch(mode, who=who.name, revert_after_s=None if after is None else _duration(after))
         return answer(self._mode_document())
 
-    async def _put_policy(self, request: Request, who: Operator) -> Response:
-        return self._changed(replace_policy, await read_json(request), who, "policy")
-
-    async def _patch_policy(self, request: Request, who: Operator) -> Response:
-        return self._changed(patch_policy, await read_json(request), who, "policy")
-
-    async def _put_backends(self, request: Request, who: Operator) -> Response:
-        return self._changed(replace_backends, await read_json(request), who, "backends")
-
     async def _reload(self, request: Request, who: Operator) -> Response:
         only(await read_json(request))
-        return answer({"changes": _rows(self._live.reload(who=who.name))})
+        return answer({"changes": change_rows(self._live.reload(who=who.name))})
 
     async def _drain(self, request: Request, who: Operator) -> Response:
         only(await read_json(request))
@@ -190,12 +131,6 @@ class Admin:
         return answer({"id": ticket_id, "stopped": True})
 
     # Helpers
-
-    def _changed(
-        self, change: Callable[[Settings, object], Settings], value: object, who: Operator, action: str
-    ) -> Response:
-        after = change(self._live.settings, value)  # nobody else runs between this and putting it in force
-        return answer({"changes": _rows(self._live.change(after, who=who.name, action=action))})
 
     def _mode_document(self) -> dict[str, Any]:
         state = msgspec.to_builtins(self._live.state())
@@ -217,12 +152,6 @@ class Admin:
         }
 
 
-def _headers(denied: Denied) -> dict[str, str]:
-    if denied.retry_after_s is not None:
-        return {"retry-after": str(denied.retry_after_s)}
-    return {"www-authenticate": "Bearer"} if denied.status == 401 else {}
-
-
 def _duration(value: object) -> float:
     try:
         return parse_positive_duration(value)
@@ -235,10 +164,6 @@ def _limit(request: Request) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST_LISTED):
         raise SpokenError(400, "bad_request", f"expected limit from 1 to {MOST_LISTED}", param="limit")
     return int(text)
-
-
-def _rows(changes: list[tuple[str, Any, Any]]) -> list[dict[str, Any]]:
-    return [{"what": what, "from": before, "to": after} for what, before, after in changes]
 
 
 def _unknown(request: Request) -> SpokenError:

@@ -132,6 +132,20 @@ class Live:
             ConfigError: what differs needs a restart, or the mode in force is not among them.
             PolicyError: the scheduler cannot take them.
         """
+        self.judge(after, action=action)
+        changes = differences(self.settings, after)
+        if after != self.settings:
+            self._apply(after, self.mode)
+            self.settings = after
+            self.audit.add(who, action, changes)
+        return changes
+
+    def judge(self, after: Settings, *, action: str) -> None:
+        """Look whether other settings could be put in force now.
+
+        Raises:
+            ConfigError: what differs needs a restart, or the mode in force is not among them.
+        """
         problems = [
             Problem(path, "expected no change: this needs a restart", mark=Mark(action))
             for path in needs_restart(self.settings, after)
@@ -140,12 +154,6 @@ class Live:
             problems.append(Problem("modes", f"expected {self.mode}, it is the mode in force", mark=Mark(action)))
         if problems:
             raise ConfigError(problems)
-        changes = differences(self.settings, after)
-        if after != self.settings:
-            self._apply(after, self.mode)
-            self.settings = after
-            self.audit.add(who, action, changes)
-        return changes
 
     def reload(self, *, who: str) -> list[tuple[str, Any, Any]]:
         """Read the file again and put it in force, whole or not at all. Returns what differs.

@@ -27,14 +27,14 @@ class SpokenError(Exception):
         message: str,
         *,
         param: str | None = None,
-        problems: list[dict[str, Any]] | None = None,
+        errors: list[dict[str, Any]] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.param = param
-        self.problems = problems
+        self.errors = errors
         self.headers = headers
 
 
@@ -48,23 +48,34 @@ def error_answer(error: SpokenError) -> Response:
     kind = "permission_error" if error.status in (401, 403) else "invalid_request_error"
     kind = "server_error" if error.status >= 500 else kind
     body: dict[str, Any] = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
-    if error.problems is not None:
-        body["problems"] = error.problems
+    if error.errors is not None:
+        body["errors"] = error.errors
     response = answer({"error": body}, error.status)
     response.headers.update(error.headers or {})
     return response
 
 
-def refused(error: ConfigError | PolicyError) -> SpokenError:
-    """Say what keeps settings from being used: each place, what was expected there, what came."""
+def problem_rows(error: ConfigError | PolicyError) -> list[dict[str, Any]]:
+    """Return what keeps settings from being used: each place, what was expected there, what came, and it all in one."""
     problems = error.errors if isinstance(error, ConfigError) else (Problem(error.field, error.message),)
-    rows = [{"path": p.path, "expected": p.expected, "came": p.came, "nearest": p.nearest} for p in problems]
-    first = problems[0]
-    came = f", got {first.came}" if first.came else ""
-    hint = f"; did you mean {first.nearest!r}?" if first.nearest else ""
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    message = f"{first.path}: {first.expected}{came}{hint}{more}".removeprefix(": ")
-    return SpokenError(400, "invalid_settings", message, param=first.path or None, problems=rows)
+    return [
+        {"field": p.path, "expected": p.expected, "got": p.came, "nearest": p.nearest, "message": _sentence(p)}
+        for p in problems
+    ]
+
+
+def refused(error: ConfigError | PolicyError) -> SpokenError:
+    """Say why settings are refused; the message is about the first problem, ``errors`` holds them all."""
+    rows = problem_rows(error)
+    more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+    message, field = f"{rows[0]['message']}{more}", rows[0]["field"]
+    return SpokenError(400, "invalid_settings", message, param=field or None, errors=rows)
+
+
+def _sentence(problem: Problem) -> str:
+    came = f", got {problem.came}" if problem.came else ""
+    hint = f"; did you mean {problem.nearest!r}?" if problem.nearest else ""
+    return f"{problem.path}: {problem.expected}{came}{hint}".removeprefix(": ")
 
 
 async def read_json(request: Request) -> Any:

@@ -1,0 +1,116 @@
+"""``/admin/policy`` and ``/admin/backends``: read, try out, replace, change in part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tidegate.config import (
+    ConfigError,
+    ExpectedError,
+    Settings,
+    backends_document,
+    differences,
+    document,
+    parse_positive_duration,
+    patch_policy,
+    replace_backends,
+    replace_policy,
+)
+from tidegate.control.bounds import longest_waits_of
+from tidegate.control.live import Live
+from tidegate.control.operators import Operator
+from tidegate.control.routing import CHANGE, VIEW, Entrance
+from tidegate.control.speech import SpokenError, answer, only, problem_rows, read_json
+from tidegate.core import PolicyError
+from tidegate.runtime import Driver
+
+SERVICE_S = 10.0
+"""Longest time that a request holds a seat, where the question does not say: that of ``tidegate check``."""
+
+Change = tuple[str, Any, Any]
+
+
+class PolicyRoutes:
+    """Answers them. ``routes`` are to be mounted."""
+
+    def __init__(self, driver: Driver, live: Live, entrance: Entrance) -> None:
+        self._driver = driver
+        self._live = live
+        self.routes: list[Route] = [
+            entrance.route("/admin/policy/preview", {"POST": (VIEW, self._preview)}),
+            entrance.route(
+                "/admin/policy",
+                {"GET": (VIEW, self._policy), "PUT": (CHANGE, self._put_policy), "PATCH": (CHANGE, self._patch_policy)},
+            ),
+            entrance.route("/admin/backends", {"GET": (VIEW, self._backends), "PUT": (CHANGE, self._put_backends)}),
+        ]
+
+    async def _policy(self, _: Request, __: Operator) -> Response:
+        return answer(document(self._live.settings.policy))
+
+    async def _backends(self, _: Request, __: Operator) -> Response:
+        return answer(backends_document(self._live.settings))
+
+    async def _put_policy(self, request: Request, who: Operator) -> Response:
+        return self._changed(replace_policy, await read_json(request), who, "policy")
+
+    async def _patch_policy(self, request: Request, who: Operator) -> Response:
+        return self._changed(patch_policy, await read_json(request), who, "policy")
+
+    async def _put_backends(self, request: Request, who: Operator) -> Response:
+        return self._changed(replace_backends, await read_json(request), who, "backends")
+
+    def _changed(
+        self, change: Callable[[Settings, object], Settings], value: object, who: Operator, action: str
+    ) -> Response:
+        after = change(self._live.settings, value)  # nobody else runs between this and putting it in force
+        return answer({"changes": change_rows(self._live.change(after, who=who.name, action=action))})
+
+    async def _preview(self, request: Request, _: Operator) -> Response:
+        """Say what a patch of the policy would change, or what is wrong with it; nothing happens."""
+        body = only(await read_json(request), "policy", "service_time")
+        service_s = _service_s(body.get("service_time"))
+        now = self._live.settings
+        try:
+            after = patch_policy(now, body.get("policy"))
+            self._live.judge(after, action="preview")
+        except (ConfigError, PolicyError) as error:
+            return answer({"valid": False, "errors": problem_rows(error), "changes": [], "bounds": {}, "what_if": None})
+        seats = self._seats()
+        before, then = (longest_waits_of(each, seats, service_s) for each in (now, after))
+        return answer(
+            {
+                "valid": True,
+                "errors": [],
+                "changes": [{"field": what, "from": a, "to": b} for what, a, b in differences(now, after)],
+                "bounds": {band: {"now_s": before[band], "then_s": then[band]} for band in now.band_names},
+                "assumed": {"service_s": service_s, "seats": seats},
+                "what_if": None,
+            }
+        )
+
+    def _seats(self) -> dict[str, int]:
+        """Seats of each pool as they are now; those of ``auto`` have found their number."""
+        seats: dict[str, int] = {}
+        for row in self._driver.snapshot().backends:
+            seats[row.pool] = seats.get(row.pool, 0) + row.seats
+        return seats
+
+
+def change_rows(changes: list[Change]) -> list[dict[str, Any]]:
+    """Return changes as they are shown."""
+    return [{"what": what, "from": before, "to": after} for what, before, after in changes]
+
+
+def _service_s(value: object) -> float:
+    if value is None:
+        return SERVICE_S
+    try:
+        return parse_positive_duration(value)
+    except ExpectedError as error:
+        raise SpokenError(400, "bad_request", f"service_time: {error.expected}", param="service_time") from None

@@ -1,0 +1,59 @@
+"""The way into the control API: who asks, with which right, and what is answered when something is wrong.
+
+Every route is made here, so that none can forget to ask for a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tidegate.config import ConfigError, Role
+from tidegate.control.operators import Denied, Doorkeeper, Operator
+from tidegate.control.speech import SpokenError, error_answer, refused
+from tidegate.core import PolicyError
+from tidegate.runtime import Driver
+
+Answering = Callable[[Request, Operator], Awaitable[Response]]
+VIEW, CHANGE = Role.VIEWER, Role.OPERATOR
+
+
+class Entrance:
+    """Makes routes that let in whom ``door`` admits."""
+
+    def __init__(self, driver: Driver, door: Doorkeeper) -> None:
+        self._driver = driver
+        self._door = door
+
+    def route(self, path: str, methods: dict[str, tuple[Role, Answering]]) -> Route:
+        """Make a route; each method with the role that it needs and what answers it."""
+
+        async def endpoint(request: Request) -> Response:
+            role, call = methods["GET" if request.method == "HEAD" else request.method]
+            try:
+                who = self._admit(request, role)
+                if self._driver.faulty:
+                    raise SpokenError(503, "fault", str(self._driver.not_ready()))
+                return await call(request, who)
+            except SpokenError as error:
+                return error_answer(error)
+            except (ConfigError, PolicyError) as error:
+                return error_answer(refused(error))
+
+        return Route(path, endpoint, methods=[*methods])
+
+    def _admit(self, request: Request, role: Role) -> Operator:
+        address = request.client.host if request.client else ""
+        found = self._door.admit(request.headers, address, role)
+        if isinstance(found, Operator):
+            return found
+        raise SpokenError(found.status, found.code, found.message, headers=_headers(found))
+
+
+def _headers(denied: Denied) -> dict[str, str]:
+    if denied.retry_after_s is not None:
+        return {"retry-after": str(denied.retry_after_s)}
+    return {"www-authenticate": "Bearer"} if denied.status == 401 else {}
