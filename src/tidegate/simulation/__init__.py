@@ -5,6 +5,7 @@ from tidegate.simulation.baselines import FifoGate, Ungated
 from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.kv import BLOCK, KvPool
 from tidegate.simulation.profiles import DEFAULT_PROFILE, PROFILES, Profile, profile_named
+from tidegate.simulation.records import Record, Sink
 from tidegate.simulation.scraping import Scrape
 from tidegate.simulation.sequences import (
     EngineCounters,
@@ -13,6 +14,7 @@ from tidegate.simulation.sequences import (
     Stage,
     StepResult,
     WaitingOrder,
+    Work,
 )
 from tidegate.simulation.servers import EngineServer, FixedServer, Server
 from tidegate.simulation.traces import TraceError, TraceRow, read_trace
@@ -33,15 +35,18 @@ __all__ = [
     "KvPool",
     "Log",
     "Profile",
+    "Record",
     "Request",
     "Scrape",
     "Server",
+    "Sink",
     "Stage",
     "StepResult",
     "TraceError",
     "TraceRow",
     "Ungated",
     "WaitingOrder",
+    "Work",
     "World",
     "fixed",
     "gamma",

@@ -28,7 +28,11 @@ class Request:
         pool: name of the pool.
         chain: keys of the prompt's prefix-cache units.
         unit_tokens: tokens per key.
-        patience_s: the client leaves when it has no whole answer by then; seconds after its arrival.
+        patience_s: the client leaves when it has no whole answer by then; seconds after it is offered.
+        source: which part of a scenario it belongs to.
+        affinity: of its prompt's beginning, as in ``Ticket``; 0 for nothing shared.
+        patient: work of a job, which waits where other work would be shed.
+        max_tokens: longest answer that the client allows, ``None`` when it does not say.
     """
 
     at: float
@@ -40,6 +44,10 @@ class Request:
     chain: Sequence[Hashable] = ()
     unit_tokens: int = BLOCK
     patience_s: float = float("inf")
+    source: str = ""
+    affinity: int = 0
+    patient: bool = False
+    max_tokens: int | None = None
 
 
 Lengths = Callable[[], tuple[int, int]]

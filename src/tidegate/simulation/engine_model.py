@@ -21,7 +21,15 @@ from collections.abc import Iterable
 
 from tidegate.simulation.kv import BLOCK, KvPool, blocks_for
 from tidegate.simulation.profiles import DEFAULT_PROFILE, Profile, profile_named
-from tidegate.simulation.sequences import EngineCounters, EngineSequence, EngineSignals, Stage, StepResult, WaitingOrder
+from tidegate.simulation.sequences import (
+    EngineCounters,
+    EngineSequence,
+    EngineSignals,
+    Stage,
+    StepResult,
+    WaitingOrder,
+    Work,
+)
 
 
 class EngineModel:
@@ -103,6 +111,20 @@ class EngineModel:
         if sequence.stage is Stage.DECODING:
             return self.counters.steps - sequence.joined
         return sequence.generated
+
+    def work_for(self, sequence: EngineSequence) -> Work:
+        """What has been done for a sequence of this engine, in whatever stage; 0 for one that was never admitted."""
+        generated = self.generated(sequence)
+        if generated:
+            first = sequence.prompt_tokens - sequence.cached_tokens
+        else:
+            first = max(0, sequence.computed - sequence.cached_tokens)
+        again = sequence.recomputed
+        return Work(sequence.cached_tokens, first + generated + again, again, sequence.preemptions)
+
+    def find(self, sequence_id: str) -> EngineSequence | None:
+        """The sequence with this id, while it is in the engine."""
+        return self._sequences.get(sequence_id)
 
     def signals(self) -> EngineSignals:
         """The metrics page of this moment."""
@@ -236,6 +258,7 @@ class EngineModel:
     def _count_admission(self, sequence: EngineSequence, target: int) -> None:
         if sequence.preemptions:
             self.counters.recomputed += target - sequence.computed
+            sequence.recomputed += target - sequence.computed
         else:
             sequence.cached_tokens = sequence.computed
             self.counters.prefix_queries += target

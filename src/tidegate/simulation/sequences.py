@@ -41,6 +41,7 @@ class EngineSequence:
         generated: tokens generated when it last left the decoding stage (``EngineModel.generated`` while there).
         cached_tokens: prompt tokens that the prefix cache saved on its first admission.
         preemptions: how often it was preempted.
+        recomputed: tokens that its preemptions made it compute again.
     """
 
     id: str
@@ -54,6 +55,7 @@ class EngineSequence:
     generated: int = field(default=0, init=False)
     cached_tokens: int = field(default=0, init=False)
     preemptions: int = field(default=0, init=False)
+    recomputed: int = field(default=0, init=False)
     stage: Stage = field(default=Stage.WAITING, init=False)
     # What follows is the bookkeeping of the engine.
     target: int = field(default=0, init=False)  # tokens that the present prefill has to compute or hit
@@ -61,6 +63,23 @@ class EngineSequence:
     held: int = field(default=0, init=False)  # units of the chain that it refers to
     run_after: int = field(default=-1, init=False)  # units before its run, when it left one behind
     joined: int = field(default=0, init=False)  # step count minus generated tokens, constant while decoding
+
+
+@dataclass(slots=True, frozen=True)
+class Work:
+    """What an engine has done for one sequence.
+
+    Attributes:
+        cached: prompt tokens that the prefix cache saved.
+        computed: tokens of prompt and answer computed, recomputed ones included.
+        recomputed: of those, the ones that had been computed before.
+        preempted: how often it was preempted.
+    """
+
+    cached: int
+    computed: int
+    recomputed: int
+    preempted: int
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tidegate.simulation.arrivals import Request
 from tidegate.simulation.engine_model import EngineModel
-from tidegate.simulation.sequences import EngineSequence, StepResult
+from tidegate.simulation.sequences import EngineSequence, StepResult, Work
 
 NEVER = float("inf")
 
@@ -40,6 +40,13 @@ class Server(Protocol):
         """Give up that work, of which ``Progress`` hears nothing more."""
         ...
 
+    def work(self, number: int) -> Work | None:
+        """What was done for that work so far; ``None`` when this server does not tell.
+
+        MUST answer while ``Progress`` is told that it is complete, and before it is stopped.
+        """
+        ...
+
     def next_event(self) -> float:
         """When ``advance`` has something to do, ``inf`` for never."""
         ...
@@ -65,6 +72,10 @@ class FixedServer:
         """See ``Server``."""
         self._ends = [each for each in self._ends if each[1] != number]
         heapq.heapify(self._ends)
+
+    def work(self, number: int) -> Work | None:  # noqa: ARG002
+        """See ``Server``."""
+        return None
 
     def next_event(self) -> float:
         """See ``Server``."""
@@ -94,6 +105,7 @@ class EngineServer:
         self._step: StepResult | None = None
         self._step_end = NEVER
         self._stopped: set[str] = set()
+        self._ended: EngineSequence | None = None  # whose end is being told
         self.page = model.signals()
 
     def start(self, now: float, number: int, request: Request) -> None:
@@ -111,6 +123,11 @@ class EngineServer:
     def stop(self, number: int) -> None:
         """See ``Server``; an engine learns of it when its step ends."""
         self._stopped.add(str(number))
+
+    def work(self, number: int) -> Work | None:
+        """See ``Server``."""
+        sequence = self.model.find(str(number)) or self._ended
+        return self.model.work_for(sequence) if sequence is not None and sequence.id == str(number) else None
 
     def next_event(self) -> float:
         """See ``Server``."""
@@ -136,7 +153,9 @@ class EngineServer:
                 progress.first_token(now, int(sequence.id))
         for sequence in step.finished:
             if sequence.id not in self._stopped:
+                self._ended = sequence
                 progress.finished(now, int(sequence.id))
+                self._ended = None
             self._stopped.discard(sequence.id)
 
     def _forget_stopped(self) -> None:

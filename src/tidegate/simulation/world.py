@@ -8,6 +8,7 @@ arrivals and seeds give the same log.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +30,7 @@ from tidegate.core import (
     WorkEstimate,
 )
 from tidegate.simulation.arrivals import Request
+from tidegate.simulation.records import Sink, record_of
 from tidegate.simulation.scraping import Scrape, Scraper
 from tidegate.simulation.servers import NEVER, Server
 
@@ -79,6 +81,7 @@ class Entry:
         backend: where it ran.
         contended: when it was dispatched, another band waited too.
         passed: when it was dispatched, a higher band waited.
+        turn: place in the order of dispatches, from 0.
     """
 
     request: Request
@@ -92,6 +95,7 @@ class Entry:
     backend: str = ""
     contended: bool = False
     passed: bool = False
+    turn: int | None = None
 
     @property
     def wait_s(self) -> float:
@@ -135,6 +139,7 @@ class World:
         *,
         estimate: Estimate = known_lengths,
         scrape: Scrape | None = None,
+        sink: Sink | None = None,
     ) -> None:
         """Set the stage.
 
@@ -144,6 +149,7 @@ class World:
             arrivals: in order of time; read as the clock goes, so an endless stream is fine with ``until``.
             estimate: what the scheduler is told of a request's size.
             scrape: how the engines' metrics pages are read; ``None``: the scheduler sees none.
+            sink: takes the record of each request when it has ended, and at the end those of the open ones.
         """
         self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
         self.log = Log()
@@ -154,9 +160,27 @@ class World:
         self._waiting: dict[tuple[str, int], int] = {}  # by pool and band
         self._leaving: list[tuple[float, int]] = []  # when the client of an entry leaves
         self._scraper = Scraper(scrape, self._servers)
+        self._sink = sink
+        self._offered: list[tuple[float, int, Request]] = []
+        self._offers = itertools.count()
+
+    def offer(self, at: float, request: Request) -> None:
+        """Let one more request arrive ``at`` a time (or now, when that is past); a sink may call this.
+
+        It counts as waiting since ``request.at``, which is earlier for a row that was kept back outside the gateway.
+        """
+        heapq.heappush(self._offered, (at, next(self._offers), request))
 
     def run(self, until: float = NEVER) -> Log:
         """Run until nothing is left to happen, or to the last event before ``until``."""
+        self._run(until)
+        if self._sink is not None:
+            for number, entry in enumerate(self.log.entries):
+                if entry.outcome is None:
+                    self._tell(number, entry)
+        return self.log
+
+    def _run(self, until: float) -> None:
         servers = list(self._servers.values())
         coming = next(self._arrivals, None)
         while True:
@@ -166,20 +190,25 @@ class World:
                 if at < work_at:
                     work_at, server = at, one
             arrive_at = NEVER if coming is None else coming.at
+            if self._offered and self._offered[0][0] < arrive_at:
+                arrive_at = max(self.log.ended_at, self._offered[0][0])
             wake = self.scheduler.next_wakeup()
             leave_at = self._leaving[0][0] if self._leaving else NEVER
             now = min(work_at, arrive_at, leave_at, NEVER if wake is None else wake)
             if now == NEVER and not any(self._waiting.values()):
-                return self.log
+                return
             now = min(now, self._scraper.next_event())
             if now >= until or now == NEVER:
-                return self.log
+                return
             self.log.ended_at = now
             if server is not None and work_at <= now:
                 server.advance(now, self)
-            elif coming is not None and arrive_at <= now:
-                self._arrive(now, coming)
-                coming = next(self._arrivals, None)
+            elif arrive_at <= now:
+                if self._offered and self._offered[0][0] <= now:
+                    self._arrive(now, heapq.heappop(self._offered)[2])
+                elif coming is not None:
+                    self._arrive(now, coming)
+                    coming = next(self._arrivals, None)
             elif self._scraper.next_event() <= now:
                 for reading in self._scraper.advance(now):
                     self.observe(now, reading)
@@ -201,12 +230,21 @@ class World:
         entry = self.log.entries[number]
         entry.finished = now
         entry.outcome = Outcome.COMPLETED
+        self._tell(number, entry)
         used = Release(Outcome.COMPLETED, entry.request.prompt_tokens, entry.request.output_tokens)
         self._obey(now, self.scheduler.release(now, self._leases.pop(number).id, used))
 
     def _arrive(self, now: float, request: Request) -> None:
         number = len(self.log.entries)
-        ticket = Ticket(str(number), request.pool, request.band, request.tenant, self._estimate(request))
+        ticket = Ticket(
+            str(number),
+            request.pool,
+            request.band,
+            request.tenant,
+            self._estimate(request),
+            affinity=request.affinity,
+            patient=request.patient,
+        )
         self.log.entries.append(Entry(request, ticket))
         self._count(ticket, 1)
         if request.patience_s < NEVER:
@@ -219,6 +257,7 @@ class World:
         if entry.outcome is not None:
             return
         entry.outcome, entry.reason, entry.finished = Outcome.CANCELLED, Reason.CANCELLED, now
+        self._tell(number, entry)
         lease = self._leases.pop(number, None)
         if lease is None:
             self._count(entry.ticket, -1)
@@ -239,6 +278,7 @@ class World:
                 entry.outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
                 entry.reason = action.reason
                 entry.finished = now
+                self._tell(number, entry)
                 self._count(action.ticket, -1)
 
     def _note(self, entry: Entry, now: float, lease: Lease) -> None:
@@ -247,8 +287,14 @@ class World:
         entry.contended = any(band != ticket.band for band in others)
         entry.passed = any(band < ticket.band for band in others)
         entry.dispatched, entry.kind, entry.backend = now, lease.kind, lease.backend
+        entry.turn = len(self.log.dispatched)
         self._count(ticket, -1)
         self.log.dispatched.append(entry)
+
+    def _tell(self, number: int, entry: Entry) -> None:
+        if self._sink is not None:
+            server = self._servers.get(entry.backend)
+            self._sink(record_of(number, entry, None if server is None else server.work(number)))
 
     def _count(self, ticket: Ticket, by: int) -> None:
         key = (ticket.pool, ticket.band)
