@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from runtime.fifo import FifoScheduler
 from runtime.stories import POLICY, Noting, stage, ticket
-from tidegate.core import Dispatch, Drain, Health, Release, Scheduler, Seats, TidegateError, Waiter
+from tidegate.core import Dispatch, Drain, Elsewhere, Health, Outcome, Release, Scheduler, Seats, TidegateError, Waiter
 from tidegate.runtime import EventLog, replay
 from tidegate.testing import run_virtual
 
@@ -50,6 +50,8 @@ def test_every_kind_of_event_can_be_replayed(tmp_path: Path) -> None:
         driver.observe(Health("b", up=True))
         driver.observe(Seats("b", 0))
         driver.observe(Waiter("w", "tenant", 0, "tenant/x", waiting=True))
+        driver.observe(Elsewhere("tenant/batch", going=True))
+        driver.observe(Elsewhere("tenant/batch", going=False, outcome=Outcome.COMPLETED))
         driver.submit(ticket(name="leaves"), Noting())
         driver.cancel("leaves")
         driver.submit(ticket(), Noting())

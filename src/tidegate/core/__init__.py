@@ -21,7 +21,7 @@ from tidegate.core.policy import (
     Unit,
 )
 from tidegate.core.scheduler import Scheduler
-from tidegate.core.signals import Drain, Health, Paused, RateLimit, Reading, Seats, Signal, Waiter
+from tidegate.core.signals import Drain, Elsewhere, Health, Paused, RateLimit, Reading, Seats, Signal, Waiter
 from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot, Why, WhyKind
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Discipline",
     "Dispatch",
     "Drain",
+    "Elsewhere",
     "Evict",
     "Full",
     "Gate",

@@ -16,7 +16,7 @@ from tidegate.core.lending import Wait, Work, relend, settle_work, withdraw
 from tidegate.core.model import Outcome, Reason, Ticket
 from tidegate.core.names import Names, Progress, Status, full_name
 from tidegate.core.ordering import RUNNING, WAITING, Entry
-from tidegate.core.signals import Waiter
+from tidegate.core.signals import Elsewhere, Waiter
 
 if TYPE_CHECKING:
     from tidegate.core.state import State
@@ -88,7 +88,8 @@ def overdue(state: State, entry: Entry) -> tuple[Reason, str] | None:
     deadline = entry.ticket.deadline
     if deadline is not None and deadline <= state.now:
         return Reason.EXPIRED, "the deadline passed while its dependencies were not done"
-    unknown = next((work.name for work in wait.works if work.entry is None), None)
+    known = state.names.elsewhere
+    unknown = next((work.name for work in wait.works if work.entry is None and work.name not in known), None)
     if unknown is not None:
         return Reason.DEPENDENCY_FAILED, f"nobody sent {unknown}"
     until = patience(state, entry.ticket, entry.submitted, unknown=False)
@@ -118,6 +119,14 @@ def call(state: State, signal: Waiter, actions: list[Action]) -> None:
     relend(state, wait, actions)
 
 
+def note_elsewhere(state: State, signal: Elsewhere) -> None:
+    """Note that work outside the scheduler goes on, or how it ended."""
+    if not signal.going:
+        state.names.end_elsewhere(signal.name, signal.outcome, state.now)
+    elif state.names.outcome(signal.name, state.now) is None:
+        state.names.elsewhere.add(signal.name)
+
+
 def resolve(state: State, actions: list[Action], most: int) -> None:
     """Tell up to ``most`` waiters that what they waited for has ended."""
     for work, wait, outcome in _told(state.names, most):
@@ -126,14 +135,15 @@ def resolve(state: State, actions: list[Action], most: int) -> None:
         if entry is None or entry.state != WAITING:
             continue
         if outcome is not Outcome.COMPLETED:
-            state.evict(entry, Reason.DEPENDENCY_FAILED, actions, f"{work.name} ended as {outcome}")
+            end = "is not known" if outcome is None else f"ended as {outcome}"
+            state.evict(entry, Reason.DEPENDENCY_FAILED, actions, f"{work.name} {end}")
         elif wait.works:
             relend(state, wait, actions)
         else:
             _make_runnable(state, entry, actions)
 
 
-def _told(names: Names, most: int) -> Iterator[tuple[Work, Wait, Outcome]]:
+def _told(names: Names, most: int) -> Iterator[tuple[Work, Wait, Outcome | None]]:
     for _ in range(most):
         if not names.ended:
             return

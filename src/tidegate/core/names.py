@@ -42,24 +42,29 @@ class Names:
     """Who is called what, and who waits for whom.
 
     Attributes:
+        elsewhere: full names of work that goes on outside the scheduler.
         parked: tickets that wait for their dependencies.
-        ended: works that have ended, whose waiters are still to be told.
+        ended: works that have ended, whose waiters are still to be told; without an outcome, there is no such work.
         moved: some work changed its band since seats were last dealt for that.
         restless: there is something to do for ``Scheduler._settle_names``.
     """
 
-    __slots__ = ("_done", "_live", "_order", "_unknown", "_works", "callers", "ended", "moved", "parked", "restless")
+    __slots__ = (
+        "_done", "_live", "_order", "_unknown", "_works",
+        "callers", "elsewhere", "ended", "moved", "parked", "restless",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._live: dict[str, Entry] = {}
         self._done: dict[str, tuple[float, Outcome]] = {}
         self._order: deque[tuple[float, str]] = deque()
         self._works: dict[str, Work] = {}  # by ticket id
-        self._unknown: dict[str, Work] = {}  # by full name
+        self._unknown: dict[str, Work] = {}  # by full name; those that go on elsewhere, too
+        self.elsewhere: set[str] = set()
         self.moved = self.restless = False
         self.callers: dict[str, Wait] = {}
         self.parked: dict[Entry, Wait] = {}
-        self.ended: deque[tuple[Work, deque[Wait], Outcome]] = deque()
+        self.ended: deque[tuple[Work, deque[Wait], Outcome | None]] = deque()
 
     def live(self, name: str) -> Entry | None:
         """Return the ticket that bears a full name now."""
@@ -72,8 +77,8 @@ class Names:
         return done[1] if done else None
 
     def is_unknown(self, name: str, now: float) -> bool:
-        """Say whether nobody has sent a request of this name lately."""
-        return name not in self._live and self.outcome(name, now) is None
+        """Say whether nobody has sent a request of this name lately, and nothing of this name goes on elsewhere."""
+        return name not in self._live and name not in self.elsewhere and self.outcome(name, now) is None
 
     def awaited(self, name: str) -> Work | None:
         """Return the work that some wait for though nobody has sent it yet."""
@@ -106,10 +111,22 @@ class Names:
         name = full_name(entry.ticket, entry.ticket.name)
         if self._live.get(name) is entry:
             del self._live[name]
-            self._done[name] = (now, outcome)
-            self._order.append((now, name))
-            self._forget(now)
-        work = self._works.pop(entry.ticket.id, None)
+            self._remember(name, outcome, now)
+        self._end(self._works.pop(entry.ticket.id, None), outcome)
+
+    def end_elsewhere(self, name: str, outcome: Outcome | None, now: float) -> None:
+        """Note how work outside the scheduler ended; ``None``: there is no such work."""
+        self.elsewhere.discard(name)
+        if outcome is not None:
+            self._remember(name, outcome, now)
+        self._end(self._unknown.pop(name, None), outcome)
+
+    def _remember(self, name: str, outcome: Outcome, now: float) -> None:
+        self._done[name] = (now, outcome)
+        self._order.append((now, name))
+        self._forget(now)
+
+    def _end(self, work: Work | None, outcome: Outcome | None) -> None:
         if work is not None and work.waits:
             self.ended.append((work, deque(work.waits), outcome))
             self.restless = True
@@ -125,7 +142,8 @@ class Names:
         if work.waits:
             return
         if work.entry is None:
-            self._unknown.pop(work.name, None)
+            if self._unknown.get(work.name) is work:  # one that has ended elsewhere may have a successor
+                del self._unknown[work.name]
         else:
             self._works.pop(work.entry.ticket.id, None)
 

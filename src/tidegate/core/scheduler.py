@@ -10,7 +10,7 @@ from __future__ import annotations
 from tidegate.core.actions import Action, Dispatch, Evict, Reject
 from tidegate.core.admission import arrive
 from tidegate.core.capacity import learn
-from tidegate.core.dependencies import call, resolve, status
+from tidegate.core.dependencies import call, note_elsewhere, resolve, status
 from tidegate.core.dispatching import deal, deal_around, give_back
 from tidegate.core.errors import TidegateError
 from tidegate.core.gates import NEVER, Gate, hold, look
@@ -20,7 +20,7 @@ from tidegate.core.names import Status
 from tidegate.core.ordering import WAITING
 from tidegate.core.policy import Policy
 from tidegate.core.requeueing import take_back
-from tidegate.core.signals import Drain, Signal, Waiter
+from tidegate.core.signals import Drain, Elsewhere, Signal, Waiter
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
 from tidegate.core.state import MOST_EVICTIONS, State
 
@@ -106,6 +106,9 @@ class Scheduler:
         self._begin(now, actions)
         if isinstance(signal, Waiter):
             call(state, signal, actions)
+            self._settle_names(actions)
+        elif isinstance(signal, Elsewhere):
+            note_elsewhere(state, signal)
             self._settle_names(actions)
         elif not isinstance(signal, Drain):
             pool = learn(state, signal)

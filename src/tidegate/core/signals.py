@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.model import Outcome
+
 
 @dataclass(slots=True, frozen=True)
 class Health:
@@ -44,6 +46,23 @@ class Waiter:
     band: int
     name: str
     waiting: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Elsewhere:
+    """Work of a full name goes on outside this scheduler, as a batch does, so that requests may depend on it.
+
+    Whoever says that it goes on says how it ended, too; only its own work is lent to, and not from here.
+
+    Attributes:
+        name: full name ``tenant/name``.
+        going: it goes on; ``False``: it has ended, or there is no such work (any more).
+        outcome: how it ended; ``None`` while it goes on and where there is no such work.
+    """
+
+    name: str
+    going: bool
+    outcome: Outcome | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,4 +115,4 @@ class Paused:
     until: float
 
 
-Signal = Health | Seats | Drain | Waiter | Reading | RateLimit | Paused
+Signal = Health | Seats | Drain | Waiter | Elsewhere | Reading | RateLimit | Paused

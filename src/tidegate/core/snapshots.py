@@ -115,12 +115,14 @@ class Why:
         detail: one sentence for people.
         gate: what stops its band, for ``kind`` ``gate``.
         waited_s: its wait so far.
+        lends: the band that it lends to what it waits for, for ``kind`` ``dependency``.
     """
 
     kind: WhyKind
     detail: str
     gate: Gate | None = None
     waited_s: float = 0.0
+    lends: int | None = None
 
 
 def take_snapshot(state: State, now: float) -> Snapshot:
@@ -190,9 +192,10 @@ def explain(state: State, now: float, ticket_id: str) -> Why:
     waited_s = now - entry.arrived
     if state.draining:
         return Why(WhyKind.DRAINING, "the gateway is shutting down", waited_s=waited_s)
-    if entry in state.names.parked:
-        names = ", ".join(work.name for work in islice(state.names.parked[entry].works, 3))
-        return Why(WhyKind.DEPENDENCY, f"it waits for {names}", waited_s=waited_s)
+    wait = state.names.parked.get(entry)
+    if wait is not None:
+        names = ", ".join(work.name for work in islice(wait.works, 3))
+        return Why(WhyKind.DEPENDENCY, f"it waits for {names}", waited_s=waited_s, lends=wait.band)
     if entry.flow.tenant.parked:
         limit = entry.tenant.spec.max_running
         return Why(WhyKind.TENANT_RUNNING, f"tenant {entry.tenant.name!r} runs {limit} already", waited_s=waited_s)

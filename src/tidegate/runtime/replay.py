@@ -13,6 +13,7 @@ import msgspec
 from tidegate.core import (
     Action,
     Drain,
+    Elsewhere,
     Health,
     Paused,
     Policy,
@@ -45,6 +46,7 @@ _KINDS = {
     "observe.RateLimit": _Kind(Scheduler.observe, tuple[RateLimit]),
     "observe.Paused": _Kind(Scheduler.observe, tuple[Paused]),
     "observe.Drain": _Kind(Scheduler.observe, tuple[Drain]),
+    "observe.Elsewhere": _Kind(Scheduler.observe, tuple[Elsewhere]),
     "observe.Waiter": _Kind(Scheduler.observe, tuple[Waiter]),
     "set_policy": _Kind(Scheduler.set_policy, tuple[Policy]),
     "tick": _Kind(Scheduler.tick, tuple[()]),
