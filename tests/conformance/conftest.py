@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.stores import JobStore, open_job_store
+from tidegate.stores import JobStore, KnobStore, open_job_store, open_knob_store
 from tidegate.testing.postgres import PostgresProcess, postgres_process
 
 _DURABLE = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
@@ -23,6 +23,19 @@ class JobStorePlace:
 
     def open(self) -> JobStore:
         store = open_job_store(self.url)
+        self.opened.append(store)
+        return store
+
+
+@dataclasses.dataclass
+class KnobStorePlace:
+    """The same for a control store."""
+
+    url: str
+    opened: list[KnobStore] = dataclasses.field(default_factory=list)
+
+    def open(self) -> KnobStore:
+        store = open_knob_store(self.url)
         self.opened.append(store)
         return store
 
@@ -48,13 +61,7 @@ def empty_postgres(postgres: PostgresProcess) -> Callable[[], str]:
 
 
 def _place(kind: str, request: pytest.FixtureRequest) -> Iterator[JobStorePlace]:
-    if kind == "memory":
-        place = JobStorePlace("sqlite:///:memory:")
-    elif kind == "sqlite":
-        folder: Path = request.getfixturevalue("tmp_path")
-        place = JobStorePlace(f"sqlite:///{folder / 'jobs.db'}")
-    else:
-        place = JobStorePlace(request.getfixturevalue("empty_postgres")())
+    place = JobStorePlace(_url(kind, request, "jobs.db"))
     yield place
     for store in place.opened:
         store.close()
@@ -77,3 +84,31 @@ def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
 def postgres_place(request: pytest.FixtureRequest) -> Iterator[JobStorePlace]:
     """A durable store for what only PostgreSQL has."""
     yield from _place("postgres", request)
+
+
+def _url(kind: str, request: pytest.FixtureRequest, name: str) -> str:
+    if kind == "memory":
+        return "sqlite:///:memory:"
+    if kind == "sqlite":
+        folder: Path = request.getfixturevalue("tmp_path")
+        return f"sqlite:///{folder / name}"
+    url: str = request.getfixturevalue("empty_postgres")()
+    return url
+
+
+@pytest.fixture(params=_DURABLE)
+def knob_place(request: pytest.FixtureRequest) -> Iterator[KnobStorePlace]:
+    """A durable control store that a test opens as often as it likes."""
+    place = KnobStorePlace(_url(request.param, request, "control.db"))
+    yield place
+    for store in place.opened:
+        store.close()
+
+
+@pytest.fixture(params=["memory", *_DURABLE])
+def knobs(request: pytest.FixtureRequest) -> Iterator[KnobStore]:
+    """An empty control store."""
+    place = KnobStorePlace(_url(request.param, request, "control.db"))
+    yield place.open()
+    for store in place.opened:
+        store.close()

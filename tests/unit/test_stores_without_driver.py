@@ -30,6 +30,7 @@ _NAMES = """
 Answer Batch BatchFault BatchState BatchWork Bury Claim Conflict DeadLetter Duplicate FinalRecord Finish Full GiveBack
 JobStore LeasedRow NewBatch NewRow NotFound Order RecordKind Redriven Retry RowState Settled StoreError StoredFile
 Unavailable Verdict open_job_store
+HOUR_S MEMORY_URL KnobStore NewChange StoredChange StoredKey StoredTenant Usage UsageRow open_knob_store
 """
 
 

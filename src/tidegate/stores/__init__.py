@@ -1,4 +1,4 @@
-"""Durable state: the files, batches and rows of the Batch API."""
+"""Durable state: the files, batches and rows of the Batch API; changes, tenants and usage of the control room."""
 
 from tidegate.stores.errors import Conflict, Full, NotFound, StoreError, Unavailable
 from tidegate.stores.job_records import (
@@ -27,9 +27,14 @@ from tidegate.stores.job_records import (
     Verdict,
 )
 from tidegate.stores.jobs_protocol import JobStore
+from tidegate.stores.knob_records import HOUR_S, NewChange, StoredChange, StoredKey, StoredTenant, Usage, UsageRow
+from tidegate.stores.knobs_protocol import KnobStore
 from tidegate.stores.open_jobs import open_job_store
+from tidegate.stores.open_knobs import MEMORY_URL, open_knob_store
 
 __all__ = [
+    "HOUR_S",
+    "MEMORY_URL",
     "Answer",
     "Batch",
     "BatchFault",
@@ -45,8 +50,10 @@ __all__ = [
     "Full",
     "GiveBack",
     "JobStore",
+    "KnobStore",
     "LeasedRow",
     "NewBatch",
+    "NewChange",
     "NewRow",
     "NotFound",
     "Order",
@@ -56,8 +63,14 @@ __all__ = [
     "RowState",
     "Settled",
     "StoreError",
+    "StoredChange",
     "StoredFile",
+    "StoredKey",
+    "StoredTenant",
     "Unavailable",
+    "Usage",
+    "UsageRow",
     "Verdict",
     "open_job_store",
+    "open_knob_store",
 ]

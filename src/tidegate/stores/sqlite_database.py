@@ -26,7 +26,7 @@ class SqliteDatabase:
     """A connection to one SQLite file.
 
     ``max_bytes`` limits its size; beyond it calls raise ``Full``. ``busy_s`` is how long a call waits for another
-    process that writes, before it raises ``Unavailable``.
+    process that writes, before it raises ``Unavailable``. ``setting`` names it in errors.
     """
 
     spelling: Final = {
@@ -41,11 +41,14 @@ class SqliteDatabase:
     skip_locked = ""
     wake_fd = None
 
-    def __init__(self, path: str, *, max_bytes: int | None = None, busy_s: float = _BUSY_S) -> None:
+    def __init__(
+        self, path: str, *, max_bytes: int | None = None, busy_s: float = _BUSY_S, setting: str = "jobs.store"
+    ) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
-            raise StoreError(f"expected SQLite 3.35 or later, this Python has {sqlite3.sqlite_version}; see jobs.store")
+            raise StoreError(f"expected SQLite 3.35 or later, this Python has {sqlite3.sqlite_version}; see {setting}")
         self._path = path
-        with _translated(path):
+        self._setting = setting
+        with self._translated():
             self._connection = self._open(path, busy_s)
             try:
                 self._set_up(max_bytes)
@@ -53,14 +56,13 @@ class SqliteDatabase:
                 self._connection.close()
                 raise
 
-    @staticmethod
-    def _open(path: str, busy_s: float) -> sqlite3.Connection:
+    def _open(self, path: str, busy_s: float) -> sqlite3.Connection:
         if path != MEMORY:
             # Prompts may stand in it: nobody else reads it. SQLite gives its other files the same mode.
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             except OSError as error:
-                raise Unavailable(f"jobs.store: cannot open {path}: {error.strerror}") from error
+                raise Unavailable(f"{self._setting}: cannot open {path}: {error.strerror}") from error
         return sqlite3.connect(path, timeout=busy_s, isolation_level=None, cached_statements=256)
 
     def _set_up(self, max_bytes: int | None) -> None:
@@ -87,7 +89,7 @@ class SqliteDatabase:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """IMMEDIATE: the right to write comes first, so that nothing read before it can be out of date."""
-        with _translated(self._path):
+        with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -102,23 +104,23 @@ class SqliteDatabase:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Record]:
         """Run one statement and return its rows."""
-        with _translated(self._path):
+        with self._translated():
             return self._connection.execute(sql, parameters).fetchall()
 
     def change(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement and return how many rows it changed."""
-        with _translated(self._path):
+        with self._translated():
             return self._connection.execute(sql, parameters).rowcount
 
     def change_many(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
         """Run one statement for every set of parameters."""
-        with _translated(self._path):
+        with self._translated():
             self._connection.executemany(sql, parameters)
 
     def insert_many(self, table: str, columns: str, records: Iterable[Sequence[Any]]) -> None:
         """Append records to a table."""
         marks = ", ".join("?" * (columns.count(",") + 1))
-        with _translated(self._path):
+        with self._translated():
             self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", records)
 
     def within(self, column: str) -> str:
@@ -148,28 +150,28 @@ class SqliteDatabase:
         pages, free = (int(self.execute(f"PRAGMA {name}")[0][0]) for name in ("page_count", "freelist_count"))
         if free < _VACUUM_PAGES or free * 4 < pages:
             return 0
-        with _translated(self._path):
+        with self._translated():
             # As a script: sqlite3 runs a statement without columns for one step only, which is one page.
             self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
         return _VACUUM_PAGES
 
     def close(self) -> None:
         """Write the log back into the file and close it."""
-        with _translated(self._path):
+        with self._translated():
             self._connection.close()
 
-
-@contextlib.contextmanager
-def _translated(path: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        raise Conflict(f"jobs.store {path}: {error}") from error
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
-        if code == sqlite3.SQLITE_FULL:
-            raise Full(f"jobs.store {path}: no room left on the disk, or the store's size limit is reached") from error
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise Unavailable(f"jobs.store {path}: another process is writing to it and does not end") from error
-        kind = StoreError if code == sqlite3.SQLITE_ERROR else Unavailable  # such statements never succeed
-        raise kind(f"jobs.store {path}: {error}") from error
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        place = f"{self._setting} {self._path}"
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise Conflict(f"{place}: {error}") from error
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+            if code == sqlite3.SQLITE_FULL:
+                raise Full(f"{place}: no room left on the disk, or the store's size limit is reached") from error
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise Unavailable(f"{place}: another process is writing to it and does not end") from error
+            kind = StoreError if code == sqlite3.SQLITE_ERROR else Unavailable  # such statements never succeed
+            raise kind(f"{place}: {error}") from error
