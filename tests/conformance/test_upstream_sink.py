@@ -146,3 +146,10 @@ def test_a_chunk_does_not_overtake_a_piece_that_was_refused() -> None:
         assert await reader == b"abc"
 
     run_wire(story)
+
+
+def test_half_a_size_and_content_that_looks_like_the_rest_of_a_chunk() -> None:
+    taker = Taker()
+    pieces = [b"1\r\na\r\n1", b"2\r\nbc\r\n", b"0123456789abcd\r\n", LAST]  # one chunk of 18 bytes behind the first
+    assert relayed(pieces, taker) == b"abc\r\n0123456789abcd"
+    assert taker.framed == 0

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from tidegate.backends import Response
 from tidegate.core import BackendSpec, Outcome, Policy, PoolSpec, Reason, Release, Scheduler, Ticket
 from tidegate.gateway.exchange import Exchange
-from tidegate.gateway.protocol import ClientLink
+from tidegate.gateway.link import ClientLink
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 from tidegate.testing import ManualClock

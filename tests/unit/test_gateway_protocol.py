@@ -11,7 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from tidegate.gateway.protocol import ClientLink, ClientProtocol, Limits, client_protocol, sweep
+from tidegate.gateway.link import ClientLink
+from tidegate.gateway.protocol import ClientProtocol, Limits, client_protocol, sweep
 
 pytestmark = pytest.mark.anyio
 

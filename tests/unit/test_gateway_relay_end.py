@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -40,7 +41,16 @@ class Quiet:
 class Prompt:
     """A client that takes all at once, until it is told otherwise."""
 
-    paused = False
+    def __init__(self, sent: list[bytes] | None = None) -> None:
+        self.gone = self.paused = False
+        self.on_gone: Callable[[], None] | None = None
+        self.sent: list[bytes] = [] if sent is None else sent
+
+    def pass_on(self, piece: bytes, chunk: bytes | None) -> bool:
+        assert chunk is None
+        if not self.paused:
+            self.sent.append(piece)
+        return not self.paused
 
 
 async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
@@ -83,7 +93,7 @@ async def relayed_while_it_comes(client: Prompt) -> tuple[list[bytes], list[int]
     response = Response(asyncio.get_running_loop(), cast(Connection, Quiet()), reused=False)
     response.begin(200, [(b"content-type", b"text/event-stream")])
     response.feed(WORD)
-    clock, sent, gone = ManualClock(), list[bytes](), list[int]()
+    clock, sent, gone = ManualClock(), client.sent, list[int]()
     beginning = await read_beginning(response, clock, Route.CHAT)
     assert beginning.watch is not None
 

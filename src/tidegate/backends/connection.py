@@ -5,7 +5,9 @@ a request goes through ``_finish`` or ``_fail``, which detach the response and g
 back to its owner or close it. Message framing follows RFC 9112 §6; httptools never sees the end of the connection,
 so bodies delimited by it are recognised here.
 
-Cost: nothing per chunk but the parser's call, an append, and at most one future's wake-up.
+Cost: nothing per chunk but the parser's call, an append, and at most one future's wake-up. A reader that takes pieces
+as they come (``Response.sink``) pays less: bytes that are exactly one chunk, which is how engines send a token, pass by
+the parser with their framing on. Anything else, and whatever follows half a chunk, is parsed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import httptools
 from tidegate.backends.engines import Reuse
 from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedOut, Unavailable
 from tidegate.backends.response import Response
+
+_ZERO = ord("0")
 
 SLICE = 256 * 1024
 """Bytes of a request body handed to the transport at once, so that pausing can take effect in between."""
@@ -57,6 +61,7 @@ class Connection(asyncio.Protocol):
     """Carries one request at a time; see the module's invariants."""
 
     __slots__ = (
+        "_between",
         "_body",
         "_complete",
         "_dry",
@@ -104,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._informational = self._complete = self._until_close = False
         self._keep = True
+        self._between = False  # the parser stands where a chunk begins
         self._dry = 0  # bytes since the request or since the last piece of body: heads, chunk lines, trailers
 
     # The request
@@ -177,6 +183,10 @@ class Connection(asyncio.Protocol):
             self.abort()  # nothing was asked: leftovers of the last response, or a farewell such as 408
             return
         response.last_byte_at = self._loop.time()
+        if self._between and (sink := response.sink) is not None:
+            start = _start_of_only_chunk(data)
+            if start and sink(data[start:-2], data):
+                return
         self._dry += len(data)
         try:
             self._parser.feed_data(data)
@@ -187,6 +197,8 @@ class Connection(asyncio.Protocol):
             self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._limits.max_head} bytes"))
         elif self._complete:
             self._finish()
+        elif self._between and not data.endswith(b"\r\n"):
+            self._between = False  # the next chunk's first line has begun
 
     def eof_received(self) -> None:
         """The peer will send no more: the end of some bodies, a fault in all others. The transport then closes."""
@@ -243,6 +255,14 @@ class Connection(asyncio.Protocol):
         if self._head_request:
             self._complete = True  # whatever length the head announces: no body follows
             self._keep = False  # and the parser waits for one, so it cannot be used again
+
+    def on_chunk_header(self) -> None:
+        """A chunk's first line has been read."""
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk has been read to its end."""
+        self._between = True
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece of the body on; pause the upstream when the consumer is far behind."""
@@ -332,6 +352,24 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(min(left, shortest_s), self._check_time)
         else:
             self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
+
+
+def _start_of_only_chunk(data: bytes) -> int:
+    """Say where the content begins if ``data`` is exactly one chunk in the plainest form; else 0.
+
+    Plainest: a size without leading zeros and extensions, at most six digits. The last chunk, of size 0, is none.
+    """
+    end = data.find(b"\r\n", 1, 8)
+    if end < 0 or data[0] == _ZERO or not data.endswith(b"\r\n"):
+        return 0
+    digits = data[:end]
+    if not digits.isalnum():  # int() would take signs, spaces and underscores, and 0x, which begins with a zero
+        return 0
+    try:
+        size = int(digits, 16)
+    except ValueError:
+        return 0
+    return end + 2 if end + size + 4 == len(data) else 0
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

@@ -15,6 +15,12 @@ from tidegate.backends.errors import BackendError, Broken
 if TYPE_CHECKING:
     from tidegate.backends.connection import Connection
 
+Sink = Callable[[bytes, bytes | None], bool]
+"""Takes a piece of a body and, where it came as exactly one chunk, that chunk with its framing (RFC 9112 §7.1).
+
+Says whether it took the piece. MUST NOT raise and MUST NOT block.
+"""
+
 
 class Response:
     """The response to one request. Call ``abort()`` when done with it early; after the end it does nothing.
@@ -24,6 +30,7 @@ class Response:
         headers: names in lower case, in the order in which they came, hop-by-hop ones included.
         reused: the connection had served an earlier request.
         sent_at, head_at, last_byte_at: the event loop's time in seconds; ``head_at`` is 0.0 before the head.
+        sink: takes pieces as they come; set by ``read_past`` while its reader has taken all that came before.
     """
 
     __slots__ = (
@@ -32,13 +39,13 @@ class Response:
         "_error",
         "_loop",
         "_pieces",
-        "_sink",
         "_waiter",
         "head_at",
         "headers",
         "last_byte_at",
         "reused",
         "sent_at",
+        "sink",
         "status",
     )
 
@@ -51,7 +58,7 @@ class Response:
         self._loop = loop
         self._connection: Connection | None = connection
         self._pieces: list[bytes] = []
-        self._sink: Callable[[bytes], bool] | None = None
+        self.sink: Sink | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: BackendError | None = None
         self._ended = False
@@ -105,20 +112,21 @@ class Response:
                 raise
         return data
 
-    async def read_past(self, sink: Callable[[bytes], bool]) -> bytes:
-        """Wait like ``read``, but offer each piece to ``sink`` first, from within the parser's callback.
+    async def read_past(self, sink: Sink) -> bytes:
+        """Wait like ``read``, but offer each piece to ``sink`` first, from within the connection's callback.
 
         A piece that it takes (it answers True) is gone and wakes no task, which is most of what a piece costs; the
-        first one that it does not take is returned, as is the end. ``sink`` MUST NOT raise and MUST NOT block.
+        first one that it does not take is returned, as is the end.
 
         Raises:
             BackendError: as ``try_read``.
         """
-        self._sink = sink
+        if not self._pieces:
+            self.sink = sink
         try:
             return await self.read()
         finally:
-            self._sink = None
+            self.sink = None
 
     async def read_all(self, limit: int) -> bytes:
         """Read to the clean end.
@@ -166,8 +174,9 @@ class Response:
 
     def feed(self, data: bytes) -> bool:
         """A piece of the body has come. Whether it has been passed on already, so that nothing waits here."""
-        if self._sink is not None and not self._pieces and self._sink(data):
+        if self.sink is not None and self.sink(data, None):
             return True
+        self.sink = None  # what comes after this piece must not go before it
         self._pieces.append(data)
         if self._waiter is not None:
             self._wake()

@@ -31,8 +31,8 @@ from tidegate.core import Outcome, Reason
 from tidegate.gateway.body import Receive
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.completions import Completions
+from tidegate.gateway.link import ClientLink
 from tidegate.gateway.models import Models
-from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import PATH as REQUESTS
 from tidegate.gateway.requests import Requests

@@ -33,9 +33,9 @@ from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.exchange import FAILED, Exchange
 from tidegate.gateway.heartbeat import beating
+from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
-from tidegate.gateway.protocol import ClientLink
 from tidegate.gateway.reading import read_request
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, whole_headers

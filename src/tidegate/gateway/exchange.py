@@ -15,26 +15,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
+from tidegate.gateway.link import Link
 from tidegate.runtime import Driver, Refusal
 
 CANCELLED = Release(Outcome.CANCELLED)
 FAILED = Release(Outcome.FAILED)
-
-
-class Link(Protocol):
-    """What is wanted of the client's connection; see ``ClientLink``."""
-
-    gone: bool
-    on_gone: Callable[[], None] | None
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client has yet to take what was sent."""
-        ...
 
 
 class Exchange:

@@ -15,18 +15,18 @@ request, and it puts no bound on headers, on slow senders or on readers that sto
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tidegate.gateway.bare import bare_answer
+from tidegate.gateway.link import ClientLink, HeadJoiner
 
 SPARE = 100
 """Connections beyond the limit that are still told why they are refused."""
@@ -57,85 +57,6 @@ class Limits:
     keep_alive_s: float = 75.0
 
 
-class ClientLink:
-    """One request's view of its connection: has the client left, whom to tell, and how to cut it.
-
-    Attributes:
-        gone: the client left.
-        on_gone: called once when it does.
-        last: end the connection after this answer, although the request has not been read to its end.
-        request_id: what the application calls the request.
-        refused: status that the client got past the application, which is told that it left; 0: none.
-    """
-
-    __slots__ = ("_flow", "_transport", "gone", "last", "on_gone", "refused", "request_id")
-
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
-        self._transport = transport
-        self._flow = flow
-        self.gone = False
-        self.last = False
-        self.request_id = ""
-        self.refused = 0
-        self.on_gone: Callable[[], None] | None = None
-
-    def hang_up(self) -> None:
-        """Note that the client left; tell the request once."""
-        self.gone = True
-        callback, self.on_gone = self.on_gone, None
-        if callback is not None:
-            callback()
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client has yet to take what was sent."""
-        return self._flow.write_paused
-
-    def cut(self) -> None:
-        """Close the connection without finishing the answer (the client sees a broken transfer)."""
-        self._transport.abort()
-
-
-class HeadJoiner:
-    """Stands in for the transport until an answer's head and first piece are there, and writes them together.
-
-    An application MUST NOT wait between the two; ours and Starlette's plain answers do not.
-    """
-
-    __slots__ = ("_cycle", "_head", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
-        self._transport = transport
-        self._cycle: RequestResponseCycle | None = cycle
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Keep the head; write it with what follows and step aside."""
-        if not self._head and not data.startswith(_CONTINUE):
-            self._head = data
-            return
-        self._transport.write(self._head + data)
-        self._head = b""
-        if self._cycle is not None and not data.startswith(_CONTINUE):
-            self._cycle.transport = self._transport
-            self._cycle = None
-
-    def flush(self) -> None:
-        """Write a head without a body (HEAD, 204)."""
-        if self._head:
-            self.write(b"")
-
-    def close(self) -> None:
-        """Write what is kept, then close."""
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """Whether the connection ends."""
-        return self._transport.is_closing()
-
-
-_CONTINUE = b"HTTP/1.1 100 "
 _VERSIONS = ("1.1", "1.0")
 
 
@@ -268,6 +189,8 @@ class ClientProtocol(HttpToolsProtocol):
         self._beside = 0
         self.deadline = self.loop.time() + self.limits.body_stall_s
         super().on_headers_complete()
+        if self.link is not None:
+            self.link.cycle = self.cycle
         self._joiner = HeadJoiner(self.transport, self.cycle)
         self.cycle.transport = self._joiner  # type: ignore[assignment]
 

@@ -18,7 +18,7 @@ from tidegate.gateway.asked import Asked
 from tidegate.gateway.bare import NO_BAND
 from tidegate.gateway.body import must_end
 from tidegate.gateway.call import Call, Send
-from tidegate.gateway.protocol import ClientLink
+from tidegate.gateway.link import ClientLink
 from tidegate.refusals import Answer, Fallbacks, Storm, answer_for, error_event
 from tidegate.runtime import Clock, Refusal
 from tidegate.telemetry import Recorder

@@ -6,13 +6,12 @@ A stream that cannot be finished ends with exactly one error event and no ``[DON
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from tidegate.backends import BackendError, Broken, Response
 from tidegate.classify import RawHeaders, downstream_headers
 from tidegate.gateway.call import Call, Send
+from tidegate.gateway.link import Link
 from tidegate.gateway.watch import StreamWatch, inspect_whole, with_tier
 from tidegate.runtime import Clock
 
@@ -49,16 +48,8 @@ def is_plain(response: Response) -> bool:
     return response.status != 200 or kind == b"application/json"
 
 
-class Client(Protocol):
-    """What is wanted of the client's connection; see ``ClientLink``."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client has yet to take what was sent."""
-
-
 async def relay_stream(
-    call: Call, response: Response, send: Send, *, client: Client, clock: Clock, first: bytes, watch: StreamWatch
+    call: Call, response: Response, send: Send, *, client: Link, clock: Clock, first: bytes, watch: StreamWatch
 ) -> Relayed:
     """Send head and body of a stream up to its end, but leave the client's side open where it failed.
 
@@ -69,7 +60,7 @@ async def relay_stream(
         call: is told the status, the time of the first content and the usage.
         response: the open answer.
         send: the client.
-        client: says whether it keeps up.
+        client: takes pieces as long as it keeps up.
         clock: for the first content.
         first: what has been read of the body; empty: the stream has none.
         watch: has seen ``first``.
@@ -80,14 +71,14 @@ async def relay_stream(
         call.status = response.status
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
     data: bytes | None = first
+    to_client, look = client.pass_on, watch.piece
 
-    def pass_on(piece: bytes) -> bool:
-        if client.paused or len(piece) > PIECE:
+    def pass_on(piece: bytes, chunk: bytes | None) -> bool:
+        if len(piece) > PIECE or not to_client(piece, chunk):
             return False
-        watch.piece(piece)
+        look(piece)
         if call.first_at is None and watch.content:
             call.first_at = clock.now()
-        _send_now(send, piece)
         return True
 
     try:
@@ -116,16 +107,6 @@ async def relay_stream(
         await send({"type": "http.response.body"})
         return Relayed(watch.failed)
     return Relayed(failed=True, error=Broken("the stream ended without a finish reason"))
-
-
-def _send_now(send: Send, piece: bytes) -> None:
-    """Send to a client that keeps up: the server's ``send`` then has nothing to wait for."""
-    step = send({"type": "http.response.body", "body": piece, "more_body": True}).__await__()
-    try:
-        next(step)
-    except StopIteration:
-        return
-    raise RuntimeError("a client that keeps up was waited for")
 
 
 async def _send_in_pieces(send: Send, data: bytes) -> None:

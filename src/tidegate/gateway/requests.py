@@ -17,7 +17,7 @@ import msgspec
 from tidegate.classify import Classifier, Headers, Refused, Tenant
 from tidegate.config import parse_duration
 from tidegate.core import Outcome, Progress, Reason, Status, Waiter
-from tidegate.gateway.protocol import ClientLink
+from tidegate.gateway.link import ClientLink
 from tidegate.runtime import Driver
 
 PATH = "/v1/requests/"

@@ -32,7 +32,10 @@ class NoClient:
     def __init__(self) -> None:
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
-        self.paused = False
+
+    def pass_on(self, piece: bytes, chunk: bytes | None) -> bool:  # noqa: ARG002 - a row's answer is read whole
+        """Take nothing: there is nobody to send to."""
+        return False
 
 
 class Rows:
