@@ -200,3 +200,12 @@ def test_ended_answers_are_expected_no_more(end: Release | Requeue) -> None:
     scheduler.observe(1.0, page(1.0, 1.0, running=0, kv_tokens=10_000))
     scheduler.submit(1.1, Ticket("now", "m", 0, "a", WorkEstimate(500, 3000)))
     assert scheduler.snapshot(1.1).backends[0].kv_free == pytest.approx(1.0 - 0.35 - 0.5 * 0.3)
+
+
+def test_a_snapshot_tells_what_the_engine_itself_runs_and_keeps_waiting() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 8)))
+    (backend,) = scheduler.snapshot(0.0).backends
+    assert (backend.engine_running, backend.engine_waiting) == (None, None)
+    scheduler.observe(1.0, Reading("b", 1.0, 0.5, running=5, waiting=2))
+    (backend,) = scheduler.snapshot(1.0).backends
+    assert (backend.engine_running, backend.engine_waiting) == (5, 2)

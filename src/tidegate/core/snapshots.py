@@ -62,6 +62,8 @@ class BackendSnapshot:
         stale: its readings are too old, or do not move, and are not used.
         budget_level: part of its quotas that is left, the least of them; ``None`` without any.
         paused_until: it takes nothing before; ``None`` without a pause.
+        engine_running: requests in its batch by its last reading; ``None``: it has shown none.
+        engine_waiting: requests in its own queue, likewise.
     """
 
     pool: str
@@ -73,6 +75,8 @@ class BackendSnapshot:
     stale: bool = False
     budget_level: float | None = None
     paused_until: float | None = None
+    engine_running: int | None = None
+    engine_waiting: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -144,6 +148,7 @@ def take_snapshot(state: State, now: float) -> Snapshot:
 
 def _backend(pool: str, backend: Backend, now: float) -> BackendSnapshot:
     quotas = [quota for quota in (backend.tokens, backend.requests) if quota is not None]
+    reading = backend.sensor.reading
     return BackendSnapshot(
         pool,
         backend.name,
@@ -154,6 +159,8 @@ def _backend(pool: str, backend: Backend, now: float) -> BackendSnapshot:
         stale=backend.sensor.stale(now),
         budget_level=min((quota.level(now) for quota in quotas), default=None),
         paused_until=backend.paused_until if backend.paused_until > now else None,
+        engine_running=None if reading is None else reading.running,
+        engine_waiting=None if reading is None else reading.waiting,
     )
 
 

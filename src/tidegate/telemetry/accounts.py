@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
+from functools import cache
 from itertools import accumulate
 
 from tidegate.core import Outcome, Reason
@@ -57,6 +58,36 @@ class Histogram:
         return list(zip(edges, accumulate(self.counts), strict=True))
 
 
+@cache
+def fine_bounds(coarse: tuple[float, ...]) -> tuple[float, ...]:
+    """Return ascending edges, seconds: those of ``coarse`` and a geometric row from 1 ms to two hours."""
+    edges, edge = set(coarse), 0.001
+    while edge < 7200.0:
+        edges.add(edge)
+        edge *= 1.1
+    return tuple(sorted(edges))
+
+
+class FineHistogram(Histogram):
+    """A histogram fine enough for percentiles: its buckets are 10 % wide, ``coarse`` is what ``cumulative`` tells.
+
+    The coarse edges are among the fine ones, so that coarse counts are sums; an update is still one bisection.
+    """
+
+    __slots__ = ("_places", "coarse")
+
+    def __init__(self, coarse: tuple[float, ...]) -> None:
+        super().__init__(fine_bounds(coarse))
+        self.coarse = coarse
+        self._places = [bisect_left(self.bounds, edge) for edge in coarse]
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """The coarse buckets as Prometheus wants them: each counts everything up to its edge."""
+        sums = list(accumulate(self.counts))
+        found = [(str(edge), float(sums[place])) for edge, place in zip(self.coarse, self._places, strict=True)]
+        return [*found, ("+Inf", float(sums[-1]))]
+
+
 class WindowMax:
     """The largest value noted in the last ``slots`` slots of ``slot_s`` seconds each."""
 
@@ -96,6 +127,7 @@ class BandAccount:
         "depth",
         "depth_max",
         "dispatched",
+        "dispatched_tokens",
         "input_ratio",
         "input_tokens",
         "name",
@@ -115,6 +147,7 @@ class BandAccount:
         self.depth = 0
         self.depth_max = WindowMax(slot_s=10.0, slots=6)
         self.dispatched = 0
+        self.dispatched_tokens = 0  # estimated work of what was dispatched
         self.overtakes = 0
         self.promotions = 0
         self.clamped = 0
@@ -123,8 +156,8 @@ class BandAccount:
         self.output_tokens = 0
         self.requests: defaultdict[tuple[str, Outcome], int] = defaultdict(int)
         self.refusals: defaultdict[Reason, int] = defaultdict(int)
-        self.queue_wait = Histogram(WAIT_BOUNDS_S)
-        self.ttft = Histogram(TTFT_BOUNDS_S)
+        self.queue_wait = FineHistogram(WAIT_BOUNDS_S)
+        self.ttft = FineHistogram(TTFT_BOUNDS_S)
         self.request = Histogram(REQUEST_BOUNDS_S)
         self.input_ratio = Histogram(RATIO_BOUNDS)
         self.output_ratio = Histogram(RATIO_BOUNDS)

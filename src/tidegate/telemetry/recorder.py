@@ -30,6 +30,8 @@ from tidegate.core import (
 )
 from tidegate.telemetry.accounts import BandAccount, WindowMax
 from tidegate.telemetry.collector import Collector
+from tidegate.telemetry.heavy import RecentHeavy
+from tidegate.telemetry.recent import RecentRefusals
 
 if TYPE_CHECKING:
     from tidegate.core import Snapshot
@@ -54,11 +56,16 @@ class Source(Protocol):
 
 
 class Recorder:
-    """Metrics of one gateway, with a registry of its own.
+    """Metrics of one gateway, with a registry of its own, and what the dashboard shows of the last minutes.
 
     Args:
         policy: gives the band, model and backend names; labels take no other values.
         mode: name of the mode in force.
+
+    Attributes:
+        held: the longest that a finished request held its seat in the last five minutes, seconds.
+        tenant_tokens, tenant_refusals: the tenants that used and were refused most in the last minute.
+        recent: the last refusals that clients were told.
     """
 
     def __init__(self, policy: Policy, *, mode: str = "normal") -> None:
@@ -66,6 +73,10 @@ class Recorder:
         self.inheritances = 0
         self.wasted: defaultdict[str, int] = defaultdict(int)
         self.loop_stall = WindowMax(slot_s=1.0, slots=10)
+        self.held = WindowMax(slot_s=30.0, slots=10)
+        self.tenant_tokens = RecentHeavy()
+        self.tenant_refusals = RecentHeavy()
+        self.recent = RecentRefusals()
         self.accounts: dict[str, BandAccount] = {}
         self.running: defaultdict[tuple[int, str], int] = defaultdict(int)
         self.source: Source | None = None
@@ -98,7 +109,7 @@ class Recorder:
         if account.depth > 0:
             account.depth_max.note(now, account.depth)
 
-    def actions(self, now: float, actions: Sequence[Action]) -> None:  # noqa: ARG002 - every event comes with its time
+    def actions(self, now: float, actions: Sequence[Action]) -> None:
         """Fold the actions of one call."""
         for action in actions:
             if isinstance(action, Dispatch):
@@ -106,7 +117,7 @@ class Recorder:
             elif isinstance(action, Promote):
                 self._promoted(action)
             else:
-                self._refused(action)
+                self._refused(now, action)
 
     def cancelled(self, now: float, ticket: Ticket) -> None:  # noqa: ARG002
         """Count a ticket whose client left while it waited."""
@@ -130,7 +141,8 @@ class Recorder:
         account.request.observe(now - lease.started + lease.waited_s)
         if reason is not None and release.outcome is Outcome.FAILED:
             account.refusals[reason] += 1
-        self._used(account, ticket, release)
+        self._used(now, account, ticket, release)
+        self.held.note(now, now - lease.started)
 
     def requeued(self, now: float, lease: Lease) -> None:
         """Count a lease that came to nothing: its ticket waits again, so it has not ended."""
@@ -172,6 +184,7 @@ class Recorder:
         self.running[lease.ticket.band, lease.backend] += 1
         turn = self._bands[lease.band]
         turn.dispatched += 1
+        turn.dispatched_tokens += lease.ticket.work.tokens
         if lease.kind is Turn.OVERTAKE:
             turn.overtakes += 1
 
@@ -181,14 +194,15 @@ class Recorder:
         else:
             self._bands[action.ticket.band].promotions += 1
 
-    def _refused(self, action: Reject | Evict) -> None:
+    def _refused(self, now: float, action: Reject | Evict) -> None:
         ticket = action.ticket
         account = self._bands[ticket.band]
         account.depth -= 1
         account.requests[self._model(ticket.pool), refusal_outcome(action)] += 1
         account.refusals[action.reason] += 1
+        self.tenant_refusals.add(now, ticket.tenant, 1)
 
-    def _used(self, account: BandAccount, ticket: Ticket, release: Release) -> None:
+    def _used(self, now: float, account: BandAccount, ticket: Ticket, release: Release) -> None:
         read, written = release.input_tokens, release.output_tokens
         if read is not None:
             account.input_tokens += read
@@ -198,8 +212,11 @@ class Recorder:
             account.output_tokens += written
             if ticket.work.output_tokens and release.outcome is Outcome.COMPLETED:
                 account.output_ratio.observe(written / ticket.work.output_tokens)
+        used = (read or 0) + (written or 0)
         if release.outcome is not Outcome.COMPLETED:
-            self.wasted[release.outcome.value] += (read or 0) + (written or 0)
+            self.wasted[release.outcome.value] += used
+        if used:
+            self.tenant_tokens.add(now, ticket.tenant, used)
 
     def _model(self, pool: str) -> str:
         return pool if pool in self._models else OTHER

@@ -1,0 +1,91 @@
+"""Who uses most: the heaviest tenants of the last minute in bounded memory, however many there are.
+
+The sketch of Misra and Gries (1982) in its batched form (Anderson et al., "A high-performance algorithm for
+identifying frequent items in data streams", IMC 2017): a table of at most twice ``limit`` names; when it is full, the
+``limit``-th largest amount is taken off all, and whoever has nothing left is forgotten. An amount that is read is too
+small by at most what was taken off (``missed``), and exact as long as fewer names than the table holds came in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import nlargest
+
+LIMIT = 512
+SLOT_S = 5.0
+SLOTS = 12
+
+
+class Heavy:
+    """Amounts by name."""
+
+    __slots__ = ("_limit", "amounts", "missed")
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self.amounts: dict[str, int] = {}
+        self.missed = 0
+
+    def add(self, name: str, amount: int) -> None:
+        """Count ``amount`` for ``name``: O(1) amortised."""
+        amounts = self.amounts
+        if name in amounts:
+            amounts[name] += amount
+            return
+        amounts[name] = amount
+        if len(amounts) > 2 * self._limit:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        cut = nlargest(self._limit, self.amounts.values())[-1]
+        self.missed += cut
+        self.amounts = {name: amount - cut for name, amount in self.amounts.items() if amount > cut}
+
+
+class RecentHeavy:
+    """Amounts by name in the last ``SLOTS`` slots of ``SLOT_S`` seconds, the running one included."""
+
+    __slots__ = ("_closed", "_limit", "_now", "_sum", "_sum_of", "missed")
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._now: tuple[int, Heavy] = (0, Heavy(limit))
+        self._closed: deque[tuple[int, Heavy]] = deque(maxlen=SLOTS - 1)
+        self._sum: dict[str, int] = {}
+        self._sum_of: tuple[int, ...] = ()
+        self.missed = 0
+
+    def add(self, now: float, name: str, amount: int) -> None:
+        """Count ``amount`` for ``name``."""
+        slot = int(now / SLOT_S)
+        if slot != self._now[0]:
+            self._roll(slot)
+        self._now[1].add(name, amount)
+
+    def top(self, now: float, count: int) -> list[tuple[str, int]]:
+        """Return the ``count`` largest, largest first, names in order where equal.
+
+        Looks at what the tables hold, at most twice the limit for each slot; closed slots are summed once.
+        """
+        slot = int(now / SLOT_S)
+        if slot != self._now[0]:
+            self._roll(slot)
+        closed = [(number, heavy) for number, heavy in self._closed if number > slot - SLOTS]
+        numbers = tuple(number for number, _ in closed)
+        if numbers != self._sum_of:
+            self._sum, self._sum_of = {}, numbers
+            for _, heavy in closed:
+                for name, amount in heavy.amounts.items():
+                    self._sum[name] = self._sum.get(name, 0) + amount
+        running = self._now[1]
+        self.missed = running.missed + sum(heavy.missed for _, heavy in closed)
+        amounts = self._sum.copy()
+        for name, amount in running.amounts.items():
+            amounts[name] = amounts.get(name, 0) + amount
+        best = nlargest(count, ((amount, name) for name, amount in amounts.items() if amount))
+        return [(name, amount) for amount, name in sorted(best, key=lambda row: (-row[0], row[1]))]
+
+    def _roll(self, slot: int) -> None:
+        if self._now[1].amounts:
+            self._closed.append(self._now)
+        self._now = (slot, Heavy(self._limit))

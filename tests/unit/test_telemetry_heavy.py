@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from tidegate.core import Reason
+from tidegate.telemetry.heavy import Heavy, RecentHeavy
+from tidegate.telemetry.recent import KEPT, RecentRefusals
+
+
+def test_few_names_are_counted_exactly() -> None:
+    heavy = RecentHeavy()
+    for number in range(900):
+        heavy.add(1.0, f"t{number}", number)
+    assert heavy.top(1.0, 3) == [("t899", 899), ("t898", 898), ("t897", 897)]
+    assert heavy.missed == 0
+
+
+def test_the_heaviest_of_many_names_are_found_in_bounded_memory() -> None:
+    chance, heavy, true = random.Random(3), Heavy(512), Counter[str]()
+    for _ in range(100_000):
+        name = f"heavy{chance.randrange(5)}" if chance.random() < 0.2 else f"light{chance.randrange(10_000)}"
+        true[name] += 1
+        heavy.add(name, 1)
+        assert len(heavy.amounts) <= 1024
+    assert {name for name, _ in true.most_common(5)} == set(sorted(heavy.amounts, key=heavy.amounts.__getitem__)[-5:])
+    for name, amount in heavy.amounts.items():
+        assert amount <= true[name] <= amount + heavy.missed
+    assert heavy.missed <= 100_000 / 512
+
+
+def test_only_the_last_minute_counts_and_equal_ones_stand_by_name() -> None:
+    heavy = RecentHeavy()
+    heavy.add(0.0, "old", 9)
+    heavy.add(58.0, "b", 1)
+    heavy.add(58.0, "a", 1)
+    assert heavy.top(59.0, 9) == [("old", 9), ("a", 1), ("b", 1)]
+    assert heavy.top(61.0, 9) == [("a", 1), ("b", 1)]
+    heavy.add(61.0, "a", 2)
+    assert heavy.top(61.0, 1) == [("a", 3)]
+    assert heavy.top(400.0, 9) == []
+
+
+def test_the_last_refusals_are_kept_as_the_clients_got_them() -> None:
+    recent = RecentRefusals()
+    for number in range(KEPT + 5):
+        headers = [(b"content-type", b"x"), (b"retry-after", b"7")] if number % 2 else []
+        recent.note(
+            float(number),
+            f"r{number}",
+            tenant="t",
+            band="p2",
+            model="m",
+            reason=Reason.SHED,
+            status=429,
+            headers=headers,
+        )
+    rows = list(recent.newest())
+    assert (len(rows), recent.count) == (KEPT, KEPT + 5)
+    assert [(row.request_id, row.retry_after_s) for row in rows[:2]] == [("r54", None), ("r53", 7)]
