@@ -35,6 +35,7 @@ from tidegate.simulation.scraping import Scrape, Scraper
 from tidegate.simulation.servers import NEVER, Server
 
 Estimate = Callable[[Request], WorkEstimate]
+Started = Callable[[float, Request], None]
 
 
 class SchedulerLike(Protocol):
@@ -140,6 +141,7 @@ class World:
         estimate: Estimate = known_lengths,
         scrape: Scrape | None = None,
         sink: Sink | None = None,
+        started: Started | None = None,
     ) -> None:
         """Set the stage.
 
@@ -150,6 +152,7 @@ class World:
             estimate: what the scheduler is told of a request's size.
             scrape: how the engines' metrics pages are read; ``None``: the scheduler sees none.
             sink: takes the record of each request when it has ended, and at the end those of the open ones.
+            started: is told of each dispatch, as it happens.
         """
         self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
         self.log = Log()
@@ -161,6 +164,7 @@ class World:
         self._leaving: list[tuple[float, int]] = []  # when the client of an entry leaves
         self._scraper = Scraper(scrape, self._servers)
         self._sink = sink
+        self._started = started
         self._offered: list[tuple[float, int, Request]] = []
         self._offers = itertools.count()
 
@@ -274,6 +278,8 @@ class World:
                 self._note(entry, now, action.lease)
                 self._leases[number] = action.lease
                 self._servers[action.lease.backend].start(now, number, entry.request)
+                if self._started is not None:
+                    self._started(now, entry.request)
             elif isinstance(action, Reject | Evict):
                 entry.outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
                 entry.reason = action.reason
