@@ -155,6 +155,25 @@ async def test_only_plain_chat_that_is_shed_gets_the_fallback() -> None:
     assert (await refusal(Reason.QUEUE_FULL, asked()))[0][0]["status"] == 429
 
 
+async def test_the_person_on_duty_sees_what_the_client_was_told() -> None:
+    clock, recorder = ManualClock(50.0), Recorder(SETTINGS.core_policy())
+    refuser = Refuser(SETTINGS, recorder, clock)
+    sent = Sent()
+    for request, reason in ((asked(), Reason.SHED), (asked(), Reason.QUEUE_FULL)):
+        action = Reject(Ticket("t", "m", 1, "tenant"), reason, 7.0)
+        await refuser.refused(Call("id", 49.0, request.classified), sent, action, request)
+    await refuser.failed(Call("id", 49.0, asked().classified), sent, Reason.UPSTREAM_TIMEOUT, "", asked())
+    rows = list(recorder.recent.newest())
+    told = [(row.reason, row.status, row.retry_after_s) for row in rows]
+    heads = [message for message in sent if "status" in message][::-1]
+    assert [status for _, status, _ in told] == [504, 429, 200]
+    for (_, _, after), head in zip(told, heads, strict=True):
+        assert str(after).encode() == dict(head["headers"]).get(b"retry-after", b"None")
+    assert {(row.request_id, row.tenant, row.model, row.at) for row in rows} == {
+        ("id", asked().classified.tenant.name, "m", 50.0)
+    }
+
+
 async def test_a_shed_stream_gets_a_whole_stream() -> None:
     sent, _ = await refusal(Reason.SHED, asked(b'{"model":"m","messages":[],"stream":true}'))
     assert sent.headers[b"content-type"].startswith(b"text/event-stream")

@@ -100,6 +100,7 @@ class Refuser:
             language=language(headers),
         )
         answer.headers += extra or ()
+        self._note(call, refused.reason, now, answer)
         link.last = must_end(headers, self._max_body)
         await _send(call, send, answer)
 
@@ -110,13 +111,17 @@ class Refuser:
         call.ended(Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED, action.reason)
         band = asked.classified.band
         if action.reason is Reason.SHED and self._with_fallback[band] and _is_plain(asked):
-            await _send(call, send, self._fallback(call, action, asked))
+            answer = self._fallback(call, action, asked)
+            self._note(call, action.reason, now, answer)
+            await _send(call, send, answer)
         elif call.started:
+            self._note(call, action.reason, now, None)
             await send({"type": "http.response.body", "body": self.event(action.reason, action.detail, asked)})
         else:
             answer = self._answer(
                 call, asked, action.reason, now, detail=action.detail, retry_after_s=action.retry_after_s
             )
+            self._note(call, action.reason, now, answer)
             await _send(call, send, answer)
 
     def instead(self, refusal: Refusal, classified: Classified) -> Classified | None:
@@ -129,7 +134,10 @@ class Refuser:
 
     async def failed(self, call: Call, send: Send, reason: Reason, detail: str, asked: Asked) -> None:
         """Answer a request that had a seat and got nothing from its backend."""
-        await _send(call, send, self._answer(call, asked, reason, self._clock.now(), detail=detail))
+        now = self._clock.now()
+        answer = self._answer(call, asked, reason, now, detail=detail)
+        self._note(call, reason, now, answer)
+        await _send(call, send, answer)
 
     def past(self, call: Call, status: int) -> None:
         """Note that the connection itself has refused a request, since its body was too slow or no body at all."""
@@ -148,6 +156,20 @@ class Refuser:
         """Give the event that ends a stream which cannot be finished."""
         typed = asked.route not in (Route.CHAT, Route.COMPLETIONS)
         return error_event(reason, detail=detail, language=asked.classified.language, typed=typed)
+
+    def _note(self, call: Call, reason: Reason, now: float, answer: Answer | None) -> None:
+        """Keep what the client is told for the person on duty; ``None``: an event in a stream that has begun."""
+        classified = call.classified
+        self._recorder.recent.note(
+            now,
+            call.request_id,
+            tenant="" if classified is None else classified.tenant.name,
+            band="" if classified is None else classified.band_name,
+            model="" if classified is None else classified.pool,
+            reason=reason,
+            status=call.status if answer is None else answer.status,
+            headers=() if answer is None else answer.headers,
+        )
 
     def _answer(
         self,
