@@ -108,8 +108,7 @@ class InForce:
 class Service:
     """A gateway with its control port, in one process and one event loop. Made by ``build``."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
-        self._settings = settings
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._hurry = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
@@ -160,7 +159,7 @@ class Service:
         """Accept nobody, refuse what waits, let what runs finish within ``drain_timeout``, then end the rest."""
         self._parts.gateway.stop_accepting()
         pausing = None if self._parts.jobs is None else asyncio.ensure_future(self._parts.jobs.pause())
-        await self._drained(self._settings.gateway.drain_timeout)
+        await self._drained(self._parts.live.settings.gateway.drain_timeout)
         self._parts.completions.stop_running(Reason.DRAINING)
         await asyncio.wait((asyncio.ensure_future(self._parts.driver.drain(LAST_WORDS_S)),))
         if pausing is not None:
@@ -263,7 +262,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     )
     live = Live(
         settings,
-        InForce(driver, recorder, pools, (classifier, refuser, models)),
+        InForce(driver, recorder, pools, (classifier, refuser, models, completions)),
         Audit(clock.utc_now, None if settings.control.audit_file is None else Path(settings.control.audit_file)),
         utc_now=clock.utc_now,
         load=options.reload,
@@ -271,10 +270,9 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     background: set[asyncio.Future[int]] = set()
 
     def drain() -> None:
-        background.add(asyncio.ensure_future(driver.drain(settings.gateway.drain_timeout)))
+        background.add(asyncio.ensure_future(driver.drain(live.settings.gateway.drain_timeout)))
 
     return Service(
-        settings,
         Parts(
             log=log,
             driver=driver,

@@ -38,7 +38,8 @@ def test_the_four_presets_are_shipped_default_first() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_file_is_the_policy_that_its_name_gives(name: str) -> None:
     written = parse_settings(preset_text(name))
-    named = load_settings(None, environ={}, backend_url="http://127.0.0.1:8000", preset=name)
+    store = {"control.store": "sqlite:///tidegate-control.db"}  # a file is for keeps, a trial leaves nothing behind
+    named = load_settings(None, environ={}, backend_url="http://127.0.0.1:8000", preset=name, overrides=store)
     assert written == named
 
 

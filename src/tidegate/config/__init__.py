@@ -4,14 +4,8 @@ Everything public is re-exported here. ``schema`` says how attributes are named 
 """
 
 from tidegate.config.advice import advice
-from tidegate.config.changes import (
-    backends_document,
-    differences,
-    needs_restart,
-    patch_policy,
-    replace_backends,
-    replace_policy,
-)
+from tidegate.config.changes import needs_restart, patch_policy, replace_backends, replace_policy
+from tidegate.config.differences import Difference, backends_document, differences
 from tidegate.config.document import document
 from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine, Role, ShedAnswer, ShedModel
@@ -37,6 +31,7 @@ from tidegate.config.schema import (
     key_digest,
     matches,
 )
+from tidegate.config.tenants import read_tenant, replace_tenants, short_digest, tenant_document
 from tidegate.config.upstreams import BackendSettings, BackendTlsSettings, BudgetSettings
 from tidegate.config.values import (
     Address,
@@ -65,6 +60,7 @@ __all__ = [
     "BudgetSettings",
     "ConfigError",
     "ControlSettings",
+    "Difference",
     "Engine",
     "ExpectedError",
     "GatewaySettings",
@@ -104,6 +100,10 @@ __all__ = [
     "patch_policy",
     "preset_names",
     "preset_text",
+    "read_tenant",
     "replace_backends",
     "replace_policy",
+    "replace_tenants",
+    "short_digest",
+    "tenant_document",
 ]

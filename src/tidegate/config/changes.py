@@ -6,23 +6,29 @@ variable of the gateway's sent to a backend of his own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from tidegate.config.checks import cross_check, policy_problems
-from tidegate.config.document import REQUEST, document, missing, node_of, read_policy, with_overlay
-from tidegate.config.errors import ConfigError, Problem
+from tidegate.config.checks import judged
+from tidegate.config.document import document, missing, node_of, read_policy, with_overlay
+from tidegate.config.errors import REQUEST, ConfigError, Problem
 from tidegate.config.fields import Section
-from tidegate.config.ports import ControlSettings, GatewaySettings
 from tidegate.config.schema import ModelSettings, Settings
 from tidegate.config.shape import build
 from tidegate.config.tree import Map
 from tidegate.config.upstreams import BackendSettings
 from tidegate.config.values import nearest
 
-LIVE = ("operators",)
-"""Settings of ``control`` that may change while the gateway runs; those of ``gateway`` need a restart."""
+LIVE = frozenset(
+    {
+        "gateway.max_connections_per_tenant",
+        "gateway.queue_heartbeat_after",
+        "gateway.silence_timeout",
+        "gateway.drain_timeout",
+        "gateway.fallback_finish_reason",
+        "control.operators",
+    }
+)
+"""Settings of the two ports that may change while the gateway runs; the others need a restart."""
 
 
 class _Pool(Section):
@@ -33,15 +39,6 @@ class _Models(Section):
     models: tuple[_Pool, ...]
 
 
-def backends_document(settings: Settings) -> dict[str, Any]:
-    """Return all backends in the file's form. Credentials are left out; ``off`` says that there is no metrics page."""
-    models = []
-    for model in settings.models:
-        rows = [{**document(row), "metrics_url": row.metrics_url or "off"} for row in model.backends]
-        models.append({"name": model.name, "backends": [_without(row, "api_key") for row in rows]})
-    return {"models": models}
-
-
 def replace_policy(settings: Settings, value: object) -> Settings:
     """Return settings with another policy, given whole.
 
@@ -50,7 +47,7 @@ def replace_policy(settings: Settings, value: object) -> Settings:
     """
     if problems := missing(document(settings.policy), value):
         raise ConfigError(problems)
-    return _judged(settings.model_copy(update={"policy": read_policy(value)}))
+    return judged(settings.model_copy(update={"policy": read_policy(value)}))
 
 
 def patch_policy(settings: Settings, value: object) -> Settings:
@@ -61,7 +58,7 @@ def patch_policy(settings: Settings, value: object) -> Settings:
     """
     if not isinstance(value, dict):
         raise ConfigError([Problem("policy", "expected a mapping of settings of policy", mark=REQUEST)])
-    return _judged(settings.model_copy(update={"policy": with_overlay(settings.policy, value)}))
+    return judged(settings.model_copy(update={"policy": with_overlay(settings.policy, value)}))
 
 
 def replace_backends(settings: Settings, value: object) -> Settings:
@@ -92,40 +89,14 @@ def replace_backends(settings: Settings, value: object) -> Settings:
         model.model_copy(update={"backends": given[model.name]}) if model.name in given else model
         for model in settings.models
     )
-    return _judged(settings.model_copy(update={"models": models}))
-
-
-def differences(before: Settings, after: Settings) -> list[tuple[str, Any, Any]]:
-    """Return what differs as (dotted path, before, after), in the file's form and without secrets.
-
-    Lists of models, tenants, rules and operators are named but not shown.
-    """
-    found: list[tuple[str, Any, Any]] = []
-    found += _differ("policy", document(before.policy), document(after.policy))
-    for key in Settings.model_fields:
-        if key == "policy":
-            continue
-        one, other = getattr(before, key), getattr(after, key)
-        if one == other:
-            continue
-        if isinstance(one, GatewaySettings | ControlSettings):
-            found += list(_differ(key, _hidden(document(one)), _hidden(document(other)))) or [(key, "…", "…")]
-        elif key == "models" and [m.name for m in one] == [m.name for m in other]:
-            old, new = backends_document(before), backends_document(after)
-            found += [
-                (f"models.{a['name']}.backends", a["backends"], b["backends"])
-                for a, b in zip(old["models"], new["models"], strict=True)
-                if a != b
-            ] or [(key, "…", "…")]
-        else:
-            found.append((key, "…", "…"))
-    return found
+    return judged(settings.model_copy(update={"models": models}))
 
 
 def needs_restart(before: Settings, after: Settings) -> list[str]:
     """Return the paths of changed settings that a running gateway cannot take."""
     found = [f"gateway.{key}" for key in _changed(before.gateway, after.gateway)]
-    found += [f"control.{key}" for key in _changed(before.control, after.control) if key not in LIVE]
+    found += [f"control.{key}" for key in _changed(before.control, after.control)]
+    found = [path for path in found if path not in LIVE]
     if before.band_names != after.band_names:
         found.append("policy.bands")
     if before.jobs != after.jobs:
@@ -153,29 +124,5 @@ def _read_backends(
     )
 
 
-def _judged(settings: Settings) -> Settings:
-    tree = Map(REQUEST)
-    problems = cross_check(settings, tree) or policy_problems(settings, tree)
-    if problems:
-        raise ConfigError(problems)
-    return settings
-
-
 def _changed(before: Section, after: Section) -> list[str]:
     return [key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)]
-
-
-def _differ(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in dict.fromkeys((*before, *after)):
-            yield from _differ(f"{path}.{key}", before.get(key), after.get(key))
-    elif before != after:
-        yield path, before, after
-
-
-def _hidden(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != "operators"}
-
-
-def _without(row: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != key}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tidegate.config.errors import ConfigError, Problem
+from tidegate.config.errors import REQUEST, ConfigError, Problem
 from tidegate.config.fields import Engine, ShedModel
 from tidegate.config.schema import (
     ANONYMOUS,
@@ -63,6 +63,19 @@ def policy_problems(settings: Settings, tree: Map) -> list[Problem]:
                 expected = f"expected only bands that policy has: {', '.join(settings.band_names)}"
                 found.append(_placed(tree, (path, expected, ", ".join(bands), None)))
     return found
+
+
+def judged(settings: Settings) -> Settings:
+    """Return settings that no file holds, once they have been found free of contradictions.
+
+    Raises:
+        ConfigError: with every problem.
+    """
+    tree = Map(REQUEST)
+    problems = cross_check(settings, tree) or policy_problems(settings, tree)
+    if problems:
+        raise ConfigError(problems)
+    return settings
 
 
 _Finding = tuple[Path_, str, str, str | None]

@@ -11,15 +11,12 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tidegate.config.errors import ConfigError, Mark, Problem
+from tidegate.config.errors import REQUEST, ConfigError, Mark, Problem
 from tidegate.config.fields import Kind, Section, ShedModel
 from tidegate.config.policy import PolicySettings
 from tidegate.config.shape import build, field_annotation, member
 from tidegate.config.tree import Map, Node, Scalar, Seq, overlay
 from tidegate.config.values import Address, duration_text, number_text, size_text
-
-REQUEST = Mark("request")
-"""Where settings came from that no file holds."""
 
 
 class _OnlyPolicy(Section):

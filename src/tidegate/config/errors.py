@@ -17,6 +17,10 @@ class Mark:
     column: int = 0
 
 
+REQUEST = Mark("request")
+"""Where settings came from that no file holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong.

@@ -62,6 +62,9 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
 
+_STORES = ("sqlite:///", "postgresql://", "postgres://")
+
+
 def _one_of(enum: type[StrEnum]) -> tuple[Any, ...]:
     choices = [str(item) for item in enum]
     validator = PlainValidator(lambda value: enum(v.parse_choice(value, choices)))
@@ -129,6 +132,12 @@ def _secret(value: object) -> SecretStr:
     return SecretStr(text)
 
 
+def _store(value: object) -> str:
+    if not isinstance(value, str) or not any(value.startswith(s) and len(value) > len(s) for s in _STORES):
+        raise v.ExpectedError("expected sqlite:///PATH or postgresql://USER@HOST/DATABASE", secret=True)
+    return value
+
+
 def _shed_text(value: ShedAnswer | ShedModel) -> Any:
     return {"model": value.model} if isinstance(value, ShedModel) else str(value)
 
@@ -176,6 +185,7 @@ ReserveCount = Annotated[int | Auto, PlainValidator(_or_auto(v.parse_whole)), _A
 SaturatedName = Annotated[Saturated, *_one_of(Saturated)]
 RoleName = Annotated[Role, *_one_of(Role)]
 MetricsUrl = Annotated[str, PlainValidator(_metrics_url), Kind("URL, `off`")]
+StoreUrl = Annotated[str, PlainValidator(_store), Kind("store URL")]
 File = Annotated[str, PlainValidator(v.parse_text), Kind("file")]
 Overlay = Annotated[dict[str, Any], PlainValidator(_overlay), _AS_IS, Kind("settings of `policy`")]
 OrderName = Annotated[Order, *_one_of(Order)]

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from pydantic import Field
 
-from pydantic import Field, PlainValidator
-
-from tidegate.config.fields import File, Kind, PositiveSeconds, PositiveWhole, Section, Size
-from tidegate.config.values import ExpectedError
-
-_STORES: Final = ("sqlite:///", "postgresql://", "postgres://")
-
-
-def _store(value: object) -> str:
-    if not isinstance(value, str) or not any(value.startswith(s) and len(value) > len(s) for s in _STORES):
-        raise ExpectedError("expected sqlite:///PATH or postgresql://USER@HOST/DATABASE", secret=True)
-    return value
-
-
-StoreUrl = Annotated[str, PlainValidator(_store), Kind("store URL")]
+from tidegate.config.fields import File, PositiveSeconds, PositiveWhole, Section, Size, StoreUrl
 
 
 class JobsSettings(Section):

@@ -16,6 +16,7 @@ from tidegate.config.fields import (
     Seconds,
     Section,
     Size,
+    StoreUrl,
     Text,
 )
 from tidegate.config.values import Address
@@ -83,6 +84,12 @@ class ControlSettings(Section):
         description="Who may use the control API. Absent: every program on this machine, and nobody else.",
     )
     tls: TlsSettings | None = Field(default=None, description="Serve https. Absent: plain http.")
+    store: StoreUrl | None = Field(
+        default=None,
+        repr=False,
+        description="Where the audit list, the tenants made by the control API and the usage of all tenants are kept: "
+        "`sqlite:///PATH` or `postgresql://…`, also that of `jobs.store`. Absent: in memory, until the gateway ends.",
+    )
     audit_file: File | None = Field(
-        default=None, description="File to which every change is appended, one JSON line each. Absent: memory only."
+        default=None, description="File to which every change is appended as well, one JSON line each."
     )

@@ -24,6 +24,7 @@ from tidegate.classify import (
     by_name,
     check_headers,
 )
+from tidegate.config import Settings
 from tidegate.core import Lease, Outcome, Paused, Reason, Release, Requeue, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.asked import Asked
@@ -85,6 +86,13 @@ class Completions:
         self._ends = ends
         self._returning = Returning()
         self._live: set[Exchange] = set()
+
+    def obey(self, settings: Settings) -> None:
+        """Take other limits for what comes from now on."""
+        gateway = settings.gateway
+        self._silence_s = gateway.silence_timeout
+        self._heartbeat_s = gateway.queue_heartbeat_after
+        self._crowd.most = gateway.max_connections_per_tenant
 
     async def run(self, call: Call, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request. Raises ``CancelledError`` when its client left."""

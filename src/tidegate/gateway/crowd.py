@@ -7,20 +7,18 @@ from tidegate.core import Reason
 
 
 class Crowd:
-    """Counts open requests. ``most`` for each tenant, ``None``: without limit, and nothing is counted."""
+    """Counts open requests. ``most`` for each tenant, ``None``: without limit; it may be changed at any time."""
 
-    __slots__ = ("_most", "_open")
+    __slots__ = ("_open", "most")
 
     def __init__(self, most: int | None) -> None:
-        self._most = most
+        self.most = most
         self._open: dict[str, int] = {}
 
     def enter(self, tenant: str) -> Refused | None:
         """Count one more, or refuse it. Whoever was not refused must ``leave``."""
-        if self._most is None:
-            return None
         count = self._open.get(tenant, 0)
-        if count >= self._most:
+        if self.most is not None and count >= self.most:
             detail = f"the tenant has {count} requests open, gateway.max_connections_per_tenant"
             return Refused(Reason.TENANT_LIMIT, detail)
         self._open[tenant] = count + 1
@@ -28,8 +26,6 @@ class Crowd:
 
     def leave(self, tenant: str) -> None:
         """Count one less."""
-        if self._most is None:
-            return
         left = self._open[tenant] - 1
         if left:
             self._open[tenant] = left
