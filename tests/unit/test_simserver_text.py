@@ -87,7 +87,7 @@ def test_stop_text_across_tokens_cuts_the_pieces() -> None:
     assert first_stop(tokens, None) is None
     assert first_stop(tokens, "absent") is None
     assert first_stop(tokens, ["four", "o t"]) == (3, 7)
-    assert cut_pieces([token.encode() for token in tokens[:3]], tokens[:3], 7) == [b" one", b" tw", b""]
+    assert cut_pieces([token.encode() for token in tokens[:3]], tokens[:3], 7) == [b" one", b"", b" tw"]
 
 
 def test_pieces_make_one_valid_json_text() -> None:

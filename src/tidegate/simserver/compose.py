@@ -125,14 +125,17 @@ def first_stop(written: list[str], stop: str | list[str] | None) -> tuple[int, i
 
 
 def cut_pieces(pieces: list[bytes], written: list[str], kept: int) -> list[bytes]:
-    """Empty the pieces after ``kept`` characters, and cut the one in which they end."""
-    length = 0
+    """Empty the pieces of tokens that are not all among the first ``kept`` characters; what is goes out last.
+
+    Engines hold back what may be the beginning of a stop text too, so that no half token goes out before the end.
+    """
+    length, rest = 0, b""
     for index, token in enumerate(written):
-        if length >= kept:
+        if length + len(token) > kept:
             pieces[index] = b""
-        elif length + len(token) > kept:
-            pieces[index] = token[: kept - length].encode()
+            rest = rest or token[: max(0, kept - length)].encode()
         length += len(token)
+    pieces[-1] += rest
     return pieces
 
 
