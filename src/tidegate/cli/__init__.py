@@ -25,6 +25,7 @@ COMMANDS = {
     "check": "tidegate.cli.check",
     "keygen": "tidegate.cli.keygen",
     "engine": "tidegate.cli.engine",
+    "simulate": "tidegate.cli.simulate",
     "mode": "tidegate.cli.mode",
     "jobs": "tidegate.cli.jobs",
 }

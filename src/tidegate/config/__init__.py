@@ -10,7 +10,7 @@ from tidegate.config.document import document
 from tidegate.config.errors import ConfigError, Mark, Problem
 from tidegate.config.fields import Engine, Role, ShedAnswer, ShedModel
 from tidegate.config.jobs import JobsSettings
-from tidegate.config.load import load_settings, parse_settings
+from tidegate.config.load import load_settings, parse_settings, settings_of
 from tidegate.config.policy import BandSettings, MessageSettings, PolicySettings
 from tidegate.config.ports import ControlSettings, GatewaySettings, OperatorSettings, TlsSettings
 from tidegate.config.preset import DEFAULT_PRESET, preset_names, preset_text
@@ -104,6 +104,7 @@ __all__ = [
     "replace_backends",
     "replace_policy",
     "replace_tenants",
+    "settings_of",
     "short_digest",
     "tenant_document",
 ]

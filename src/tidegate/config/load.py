@@ -53,7 +53,7 @@ def load_settings(
         _override(tree, "preset", preset)
     if backend_url is not None:
         _add_backend(tree, problems, url=backend_url, engine=engine or Engine.OPENAI, seats=seats)
-    return _settings(tree, problems)
+    return settings_of(tree, problems)
 
 
 def parse_settings(text: str, *, environ: Mapping[str, str] | None = None, source: str = "settings") -> Settings:
@@ -64,10 +64,15 @@ def parse_settings(text: str, *, environ: Mapping[str, str] | None = None, sourc
     """
     problems: list[Problem] = []
     tree = parse_tree(text, source=source, environ=environ or {}, problems=problems)
-    return _settings(tree, problems)
+    return settings_of(tree, problems)
 
 
-def _settings(tree: Map, problems: list[Problem]) -> Settings:
+def settings_of(tree: Map, problems: list[Problem]) -> Settings:
+    """Validate a tree; ``problems`` are those found while it was read.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
     anonymous_off = _take_anonymous_off(tree)
     _lay_over_preset(tree, problems)
     settings = build(Settings, tree, problems)

@@ -1,0 +1,36 @@
+"""A result as JSON; equal results give equal bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidegate.simulation.claims import Verdict
+from tidegate.simulation.report import as_data
+from tidegate.simulation.run import Result
+
+
+def result_json(result: Result) -> str:
+    """Return the result as an indented JSON document."""
+    scenario = result.scenario
+    data = {
+        "scenario": scenario.name,
+        "description": scenario.description,
+        "seed": scenario.seed,
+        "duration_s": scenario.duration_s,
+        "bands": list(scenario.bands),
+        "holds": result.holds,
+        "claims": [_claim(verdict) for verdict in result.verdicts],
+        "runs": {name: as_data(report) for name, report in result.runs.items()},
+    }
+    return json.dumps(data, ensure_ascii=False, indent=1)
+
+
+def _claim(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "claim": verdict.claim.text,
+        "holds": verdict.holds,
+        "left": None if verdict.left is None else round(verdict.left, 6),
+        "right": None if verdict.right is None else round(verdict.right, 6),
+        "at_least": verdict.at_least,
+    }
