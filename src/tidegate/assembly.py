@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -234,10 +235,13 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         silence_s=settings.gateway.silence_timeout,
         heartbeat_s=settings.gateway.queue_heartbeat_after,
         crowd=Crowd(settings.gateway.max_connections_per_tenant),
+        outside=lambda ticket: nullcontext() if jobs is None else jobs.waiting(ticket),
     )
     models = Models(settings, pools, clock)
-    rows = Rows(classifier=classifier, completions=completions, driver=driver, pools=pools, clock=clock)
-    jobs = None
+    rows = Rows(
+        classifier=classifier, completions=completions, driver=driver, pools=pools, recorder=recorder, clock=clock
+    )
+    jobs: Jobs | None = None
     if settings.jobs is not None:
         jobs = Jobs(
             settings.jobs,
@@ -247,6 +251,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             clock=clock,
             max_line=settings.gateway.max_body,
             lend_limit=lambda: live.settings.policy.lend_limit,
+            log=log.request,
         )
     app = Gateway(
         settings,

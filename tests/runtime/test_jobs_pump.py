@@ -12,8 +12,10 @@ from tidegate.core import Reason
 from tidegate.jobs.messages import Report, Result, RowOut, Rows, Want, Work
 from tidegate.jobs.planning import PROBE, SMALL, WINDOW
 from tidegate.jobs.pump import Pump
+from tidegate.jobs.retry import RetryPolicy
 from tidegate.runtime.rows import RowAnswer, RowEnd, RowRequest, RowReturned
 from tidegate.stores import BatchWork, LeasedRow
+from tidegate.telemetry.log import RequestLine
 from tidegate.testing import run_virtual
 
 
@@ -26,6 +28,7 @@ class Worker:
         self.returned: Counter[tuple[str, int]] = Counter()
         self.wants: list[Want] = []
         self.reports: list[Report] = []
+        self.lines: list[RequestLine] = []
         self.commits = True
         self.pump: Pump
 
@@ -118,7 +121,9 @@ class Sender:
 
 def pump_of(worker: Worker, sender: Sender) -> Pump:
     driver, _ = stage(FifoScheduler())
-    worker.pump = Pump(driver, sender, worker.say, lend_limit=lambda: 8)
+    worker.pump = Pump(
+        driver, sender, worker.say, lend_limit=lambda: 8, policy=RetryPolicy(2), log=worker.lines.append
+    )
     return worker.pump
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.jobs.messages import Result
-from tidegate.jobs.planning import GROUP, MOST, PROBE, SMALL, WINDOW, Lane, Window, plan
+from tidegate.jobs.planning import GROUP, MOST, PLACE_BYTES, PROBE, SMALL, WINDOW, Lane, Window, places_of, plan
 from tidegate.jobs.rates import Rate
 from tidegate.jobs.retry import RetryPolicy
 from tidegate.stores import BatchWork, Bury, Finish, GiveBack, LeasedRow, Retry, RowState, Verdict
@@ -36,11 +36,22 @@ def planned(
     pools: dict[str, str] | None = None,
     waiting: dict[Lane, int] | None = None,
     windows: dict[Lane, Window] | None = None,
+    weights: dict[str, float] | None = None,
+    awaited: dict[str, int] | None = None,
     now: float = 0.0,
 ) -> dict[str, int]:
     lanes = {b.batch_id: (b.tenant, (pools or {}).get(b.batch_id, "m")) for b in batches}
     left = {b.batch_id: b.fresh for b in batches}
-    found = plan(batches, lanes=lanes, waiting=waiting or {}, windows=windows or {}, left=left, now=now)
+    found = plan(
+        batches,
+        lanes=lanes,
+        waiting=waiting or {},
+        windows=windows or {},
+        left=left,
+        weights=weights or {},
+        awaited=awaited or {},
+        now=now,
+    )
     return dict(found)
 
 
@@ -71,6 +82,32 @@ def test_few_free_places_wait_until_there_are_more() -> None:
 def test_all_lanes_together_are_bounded() -> None:
     tenants = [work(f"b{number}", f"t{number}") for number in range(100)]
     assert sum(planned(tenants).values()) == MOST
+
+
+def test_large_rows_take_more_room() -> None:
+    assert places_of(0) == places_of(PLACE_BYTES) == 1
+    assert places_of(PLACE_BYTES + 1) == 2
+    assert planned([work("a")], weights={"a": 16.0}) == {"a": WINDOW // 16}
+    assert planned([work("a")], weights={"a": 16.0}, waiting={("t", "m"): WINDOW - 16}) == {}
+    assert planned([work("a")], weights={"a": 500.0}) == {"a": 1}  # one that is larger than the window
+    assert planned([work("a")], weights={"a": 500.0}, waiting={("t", "m"): 500}) == {}
+
+
+def test_large_rows_of_many_tenants_are_bounded_together() -> None:
+    tenants = [work(f"b{number}", f"t{number}") for number in range(100)]
+    found = planned(tenants, weights=dict.fromkeys((batch.batch_id for batch in tenants), 100.0))
+    assert MOST - 100 < sum(found.values()) * 100 < MOST + 100  # the last one may stand out
+
+
+def test_a_batch_that_somebody_waits_for_gets_rows_though_others_fill_the_window() -> None:
+    full: dict[Lane, int] = {("t", "m"): WINDOW}
+    assert planned([work("a"), work("b")], waiting=full, awaited={"b": 8}) == {"b": 8}
+    assert planned([work("a"), work("b", rows=3)], waiting=full, awaited={"b": 8}) == {"b": 3}
+    half: dict[Lane, int] = {("t", "m"): WINDOW - 40}
+    assert planned([work("a"), work("b")], waiting=half, awaited={"b": 8}) == {"b": 8, "a": 32}
+    assert planned([work("a"), work("b")], waiting=full, awaited={"b": 8}, weights={"b": 1000.0}) == {"b": 1}
+    resting = {("t", "m"): Window(rests_until=5.0)}
+    assert planned([work("b")], windows=resting, awaited={"b": 8}) == {}
 
 
 def test_a_lane_that_was_refused_comes_back_small_and_doubles() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit, tells_limits
@@ -51,12 +51,17 @@ from tidegate.telemetry import Recorder
 FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
 """Reasons for which the scheduler ends a ticket that has failed on every backend."""
 
+_NOTHING = contextlib.nullcontext()
+
 SILENCE_S = 60.0
 """Silence of an answer after which its backend is asked whether it is still there."""
 
 
 class Completions:
-    """Answers the routes that run on a model. One for each gateway; holds the requests in progress."""
+    """Answers the routes that run on a model. One for each gateway; holds the requests in progress.
+
+    ``outside`` looks after what a ticket depends on outside the scheduler; entered while such a ticket waits.
+    """
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class Completions:
         silence_s: float = SILENCE_S,
         heartbeat_s: float | None = None,
         crowd: Crowd | None = None,
+        outside: Callable[[Ticket], contextlib.AbstractContextManager[None]] = lambda _: _NOTHING,
     ) -> None:
         self._max_body = max_body
         self._silence_s = silence_s
@@ -84,6 +90,7 @@ class Completions:
         self._recorder = recorder
         self._clock = clock
         self._ends = ends
+        self._outside = outside
         self._returning = Returning()
         self._live: set[Exchange] = set()
 
@@ -102,6 +109,7 @@ class Completions:
         bad = check_headers(headers)
         tenant = self._classifier.identify(named) if bad is None else bad
         if not isinstance(tenant, Refused):
+            call.tenant = tenant.name
             tenant = self._crowd.enter(tenant.name) or tenant
         if isinstance(tenant, Refused):
             await self._refuser.early(call, send, tenant, headers=named, link=link)
@@ -266,7 +274,7 @@ class Completions:
         tries = Tries()
         spill = Spill(asked)
         try:
-            with beating(call, send, every_s):
+            with beating(call, send, every_s), self._outside(ticket) if ticket.depends_on else _NOTHING:
                 lease = await exchange.seat(ticket, spill.begin)
             await spill.restore()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import secrets
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from tidegate.backends import BackendError, TimedOut, pause_s
 from tidegate.classify import Classified, Classifier, Facts, Refused, Route, Tenant, parse_body
 from tidegate.classify.bands import BAND_HEADER
-from tidegate.core import Outcome, Reason, Release, Requeue, Ticket
+from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict
@@ -22,6 +23,8 @@ from tidegate.gateway.watch import inspect_whole
 from tidegate.refusals import answer_for
 from tidegate.runtime import Clock, Driver
 from tidegate.runtime.rows import RowAnswer, RowBroken, RowEnd, RowRequest, RowReturned
+from tidegate.telemetry import Recorder
+from tidegate.telemetry.log import RequestLine
 
 HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
 
@@ -42,12 +45,20 @@ class Rows:
     """Sends rows. See ``runtime.rows.RowSender``."""
 
     def __init__(
-        self, *, classifier: Classifier, completions: Completions, driver: Driver, pools: Pools, clock: Clock
+        self,
+        *,
+        classifier: Classifier,
+        completions: Completions,
+        driver: Driver,
+        pools: Pools,
+        recorder: Recorder,
+        clock: Clock,
     ) -> None:
         self._classifier = classifier
         self.completions = completions
         self.driver = driver
         self.pools = pools
+        self.recorder = recorder
         self.clock = clock
         self._ids = itertools.count(1)
         self._prefix = f"row-{secrets.token_hex(6)}-"
@@ -64,22 +75,45 @@ class Rows:
         route = Route(row.path)
         body = parse_body(row.body, route)
         if isinstance(body, Refused):
-            return _refusal(body)
+            return self._refusal(row, body)
         if body.stream:
-            return _refusal(Refused(Reason.BAD_REQUEST, "stream: expected false or none in a batch", "stream"))
+            return self._refusal(
+                row, Refused(Reason.BAD_REQUEST, "stream: expected false or none in a batch", "stream")
+            )
         headers = {BAND_HEADER: row.band.encode()}
         classified = self._classifier.classify(Facts(route, route, headers, row.body, body, self.fresh_id(), tenant))
         if isinstance(classified, Refused):
-            return _refusal(classified)
+            return self._refusal(row, classified)
+        if classified.clamped:
+            self.recorder.clamped(classified.band)
+        if classified.demoted:
+            self.recorder.demoted(classified.band)
         return Row(self, row, Asked(route, HEADERS, row.body, body, classified))
 
-    def learn(self, asked: Asked, content: bytes) -> tuple[bool, Release]:
+    def learn(self, asked: Asked, content: bytes) -> Release:
         """Look at an answer of status 200: is it an error after all, and what has it used?"""
         failed, used = inspect_whole(content)
         if failed:
-            return True, FAILED
+            return FAILED
         self._classifier.learn(asked.classified, input_tokens=used.input_tokens, output_tokens=used.output_tokens)
-        return False, Release(Outcome.COMPLETED, used.input_tokens, used.output_tokens)
+        return Release(Outcome.COMPLETED, used.input_tokens, used.output_tokens)
+
+    def _refusal(self, row: RowRequest, refused: Refused) -> RowAnswer:
+        """Answer what never becomes a ticket as a request would be."""
+        self.recorder.refused(refused.reason)
+        answer = answer_for(refused.reason, detail=refused.detail, param=refused.param, status=refused.status)
+        line = RequestLine(
+            at_utc=self.clock.utc_now(),
+            level="info",
+            request_id=self.fresh_id(),
+            status=answer.status,
+            outcome=Outcome.REJECTED,
+            reason=refused.reason,
+            tenant=row.tenant,
+            band=row.band,
+            total_ms=0.0,
+        )
+        return RowAnswer(status=answer.status, body=answer.body, line=line)
 
     def _tenant(self, name: str) -> Tenant | None:
         identities = self._classifier.identities
@@ -91,12 +125,14 @@ class Rows:
 class Row:
     """One row on its way. See ``runtime.rows.PlacedRow``."""
 
-    __slots__ = ("_asked", "_exchange", "_rows", "_ticket")
+    __slots__ = ("_asked", "_exchange", "_lease", "_release", "_rows", "_ticket")
 
     def __init__(self, rows: Rows, row: RowRequest, asked: Asked) -> None:
         self._rows = rows
         self._asked = asked
         self._exchange: Exchange | None = None
+        self._lease: Lease | None = None
+        self._release = FAILED
         self._ticket = _ticket(asked.classified, asked, row)
 
     @property
@@ -114,11 +150,12 @@ class Row:
         with Exchange(self._rows.driver, NoClient()) as exchange, self._rows.completions.holding(exchange):
             self._exchange = exchange
             try:
-                return await self._send(exchange, seated)
+                end = await self._send(exchange, seated)
             except asyncio.CancelledError:
                 if exchange.stopped is None:
                     raise
                 return RowReturned(reason=exchange.stopped)
+        return end if isinstance(end, RowReturned) else dataclasses.replace(end, line=self._line(end))
 
     def bear(self, name: str) -> bool:
         """See ``runtime.rows.PlacedRow``. It stands where it stood: its arrival is kept."""
@@ -136,6 +173,7 @@ class Row:
             self._ticket.arrived = self._rows.clock.now()
         lease = await exchange.seat(self._ticket)
         while lease is not None:
+            self._lease = lease
             seated()
             end = await self._try(exchange, tries)
             if not isinstance(end, Requeue):
@@ -193,23 +231,64 @@ class Row:
             exchange.finish(FAILED, reason=Reason.UPSTREAM_ERROR)
             return RowBroken(reason=Reason.UPSTREAM_ERROR, detail=f"{backend} answered with a stream")
         if response.status >= 400:
-            exchange.finish(FAILED, reason=Reason.UPSTREAM_ERROR if response.status >= 500 else None)
+            exchange.finish(FAILED, reason=_failure(response.status))
             wait_s = pause_s(response.headers, at_utc=at_utc) if response.header(b"retry-after") else None
             return RowAnswer(status=response.status, body=content, request_id=self._id, retry_after_s=wait_s)
-        failed, release = self._rows.learn(self._asked, content)
-        exchange.finish(release, reason=Reason.UPSTREAM_ERROR if failed else None)
-        if failed:
+        self._release = self._rows.learn(self._asked, content)
+        if self._release is FAILED:
+            exchange.finish(FAILED, reason=Reason.UPSTREAM_ERROR)
             return RowBroken(reason=Reason.UPSTREAM_ERROR, detail=content[:500].decode(errors="replace"))
+        assert exchange.lease is not None
+        self._rows.recorder.first_byte(exchange.lease, self._age_s())
+        exchange.finish(self._release)
         return RowAnswer(status=response.status, body=content, request_id=self._id)
 
     @property
     def _id(self) -> str:
         return self._ticket.id
 
+    def _age_s(self) -> float:
+        arrived = self._ticket.arrived
+        return 0.0 if arrived is None else self._rows.clock.now() - arrived
 
-def _refusal(refused: Refused) -> RowAnswer:
-    answer = answer_for(refused.reason, detail=refused.detail, param=refused.param, status=refused.status)
-    return RowAnswer(status=answer.status, body=answer.body)
+    def _line(self, end: RowAnswer | RowBroken) -> RequestLine:
+        """Say of the row what is said of a request."""
+        classified, release, lease = self._asked.classified, self._release, self._lease
+        total_ms = _ms(self._age_s())
+        completed = release.outcome is Outcome.COMPLETED
+        reason: Reason | None
+        if isinstance(end, RowBroken):
+            status, reason = answer_for(end.reason).status, end.reason
+        else:
+            status, reason = end.status, None if completed else _failure(end.status)
+        return RequestLine(
+            at_utc=self._rows.clock.utc_now(),
+            level="info",
+            request_id=self._id,
+            status=status,
+            outcome=release.outcome,
+            reason=reason,
+            tenant=classified.tenant.name,
+            band=classified.band_name,
+            model=classified.pool,
+            backend=None if lease is None else lease.backend,
+            queue_ms=None if lease is None else _ms(lease.waited_s),
+            ttft_ms=total_ms if completed else None,
+            total_ms=total_ms,
+            input_tokens=release.input_tokens,
+            output_tokens=release.output_tokens,
+        )
+
+
+def _failure(status: int) -> Reason | None:
+    """The row of the refusal table for an answer that is no success; a mistake of the row's own has none."""
+    if status == 429:
+        return Reason.UPSTREAM_BUSY
+    return Reason.UPSTREAM_ERROR if status >= 500 else None
+
+
+def _ms(seconds: float) -> float:
+    return int(seconds * 1e6) / 1000
 
 
 def _ticket(classified: Classified, asked: Asked, row: RowRequest) -> Ticket:

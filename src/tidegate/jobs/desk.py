@@ -6,6 +6,7 @@ Every one may be asked again after the worker died, so new things come with thei
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -79,8 +80,10 @@ class Desk:
         self._store.delete_file(file_id, tenant=tenant)
         self._folder.drop(file_id)
 
-    def create_batch(self, batch: object) -> Batch:
-        return self._store.create_batch(msgspec.convert(batch, NewBatch))
+    def create_batch(self, batch: object, window_s: float) -> Batch:
+        """Its times are those of this clock, which expires it."""
+        wanted, now_utc = msgspec.convert(batch, NewBatch), self._utc()
+        return self._store.create_batch(replace(wanted, created_at_utc=now_utc, expires_at_utc=now_utc + window_s))
 
     def get_batch(self, batch_id: str, tenant: str | None) -> Batch:
         return self._store.get_batch(batch_id, tenant=tenant)

@@ -1,4 +1,4 @@
-"""A row while it is in the gateway, and who waits for its batch."""
+"""A row while it is in the gateway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from tidegate.jobs.messages import Result, RowOut
-from tidegate.jobs.planning import Lane
+from tidegate.jobs.planning import Lane, places_of
 from tidegate.runtime.rows import PlacedRow, RowAnswer, RowBroken
 
 
@@ -21,21 +21,15 @@ class Held:
     task: asyncio.Task[None] | None = None
     waiting: bool = True
     lent_to: list[str] = field(default_factory=list)
+    places: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.places = places_of(len(self.out.body))
 
     @property
     def name(self) -> str:
         """What it is called within its tenant when somebody lends it a band."""
         return f"{self.out.row.batch_id}.{self.out.row.line}"
-
-
-@dataclass(slots=True, frozen=True)
-class Caller:
-    """Somebody who waits for a batch, and the band that it lends."""
-
-    id: str
-    tenant: str
-    band: int
-    batch_id: str
 
 
 def result_of(held: Held, end: RowAnswer | RowBroken) -> Result:

@@ -53,6 +53,7 @@ class Link:
         setup: told to each worker.
         heard: called with every message but replies.
         hello: called when a worker has come up; gives the lease tokens held and what has to be said again.
+        utc: wall-clock time, seconds.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class Link:
         *,
         heard: Callable[[FromWorker], None],
         hello: Callable[[], tuple[list[int], list[ToWorker]]],
+        utc: Callable[[], float],
     ) -> None:
         self._setup = setup
         self._heard = heard
         self._hello = hello
+        self._utc = utc
         self._open: dict[int, _Open] = {}
         self._ids = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
@@ -175,7 +178,7 @@ class Link:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own module; starting takes a millisecond
-                [sys.executable, "-m", "tidegate.jobs.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "tidegate.jobs.process", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -183,7 +186,7 @@ class Link:
         reader, self._writer = await asyncio.open_connection(sock=ours)
         try:
             held, again = self._hello()
-            self.say(Hello(self._setup, held))
+            self.say(Hello(self._setup, held, self._utc()))
             for message in again:
                 self.say(message)
             for each in tuple(self._open.values()):

@@ -33,10 +33,15 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First word to a worker. ``held`` are the lease tokens of the rows that the gateway holds, one for each row."""
+    """First word to a worker.
+
+    ``held`` are the lease tokens of the rows that the gateway holds, one for each row; ``utc`` is the gateway's time,
+    0 when it has none.
+    """
 
     setup: Setup
     held: list[int]
+    utc: float = 0.0
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):

@@ -36,20 +36,35 @@ class RetryPolicy:
         asked = min(asked_s or 0.0, self.most_asked_s)
         return max(own, asked) * (1 + chance.random() / 2)
 
+    def is_final(self, result: Result) -> bool:
+        """Whether a row that ended so has ended for good."""
+        if _came_to_nothing(result):
+            return False
+        return not _may_pass(result) or result.row.attempts + 1 >= self.max_attempts
+
     def verdict(self, result: Result, now_utc: float, chance: random.Random) -> Verdict:
         """Decide on a row."""
         row, status = result.row, result.status
-        if (status is None and not result.broken) or status in BUSY:
+        if _came_to_nothing(result):
             wait_s = self.wait_s(row.returns, result.retry_after_s, chance)
             return GiveBack(row, now_utc + wait_s, result.error or f"status {status}")
-        if status is not None and status < 400:
-            return Finish(row, RowState.COMPLETED, _answer(result))
-        if status is not None and status < 500 and status not in AGAIN:
-            return Finish(row, RowState.FAILED, _answer(result))
-        if row.attempts + 1 >= self.max_attempts:
+        if not self.is_final(result):
+            wait_s = self.wait_s(row.attempts, result.retry_after_s, chance)
+            return Retry(row, now_utc + wait_s, result.error or f"status {status}")
+        if _may_pass(result):
             return Bury(row, _answer(result))
-        wait_s = self.wait_s(row.attempts, result.retry_after_s, chance)
-        return Retry(row, now_utc + wait_s, result.error or f"status {status}")
+        ended = RowState.COMPLETED if status is not None and status < 400 else RowState.FAILED
+        return Finish(row, ended, _answer(result))
+
+
+def _came_to_nothing(result: Result) -> bool:
+    """Nothing was said of the row: it was returned, or the backend is busy."""
+    return (result.status is None and not result.broken) or result.status in BUSY
+
+
+def _may_pass(result: Result) -> bool:
+    """Whether another attempt may end better."""
+    return result.status is None or result.status >= 500 or result.status in AGAIN
 
 
 def _answer(result: Result) -> Answer:

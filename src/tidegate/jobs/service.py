@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from starlette.types import ASGIApp
 
 from tidegate.classify import Classifier
 from tidegate.config import JobsSettings
+from tidegate.core import Ticket
+from tidegate.jobs.batch_routes import BatchRoutes
+from tidegate.jobs.dependents import Dependents
+from tidegate.jobs.endings import Endings
+from tidegate.jobs.file_routes import FileRoutes
 from tidegate.jobs.folder import OWNERS, Folder, new_batch_id
 from tidegate.jobs.link import Link
 from tidegate.jobs.messages import Ended, FromWorker, Rows, Settled, Setup, ToWorker, Work
 from tidegate.jobs.objects import letter_object
 from tidegate.jobs.owners import Presence
 from tidegate.jobs.pump import Pump
-from tidegate.jobs.routes import Api, Endings
+from tidegate.jobs.retry import RetryPolicy
+from tidegate.jobs.routes import build_app
+from tidegate.jobs.steady import SteadyClock
 from tidegate.runtime import Clock, Driver
 from tidegate.runtime.rows import RowSender
-from tidegate.stores import DeadLetter, Redriven
+from tidegate.stores import Batch, DeadLetter, Redriven
+from tidegate.telemetry.log import RequestLine
 
 REDRIVE_WINDOW_S: Final = 86_400.0
 SETTLE_S: Final = 5.0
@@ -36,7 +45,8 @@ class Jobs:
         classifier: for bands.
         clock: wall-clock time.
         max_line: longest line of an input file, bytes.
-        lend_limit: most waiting rows that one caller lifts at a time.
+        lend_limit: most waiting rows that one who waits lifts at a time.
+        log: takes the line of a row that has ended.
 
     Raises:
         OSError: the folder of files cannot be used.
@@ -52,6 +62,7 @@ class Jobs:
         clock: Clock,
         max_line: int,
         lend_limit: Callable[[], int],
+        log: Callable[[RequestLine], None],
     ) -> None:
         folder = Folder(settings.files)
         self._presence = Presence(folder.path / OWNERS)
@@ -65,19 +76,16 @@ class Jobs:
             max_line=max_line,
             keep_s=settings.keep,
         )
-        self._link = Link(setup, heard=self._heard, hello=self._hello)
-        self._pump = Pump(driver, sender, self._link.say, lend_limit=lend_limit)
+        utc = SteadyClock(clock)
+        self._link = Link(setup, heard=self._heard, hello=self._hello, utc=utc)
+        policy = RetryPolicy(settings.max_attempts)
+        self._pump = Pump(driver, sender, self._link.say, lend_limit=lend_limit, policy=policy, log=log)
+        self._dependents = Dependents(driver, self._pump.lending, self._endings, self._find)
         self._stopped = False
-        self.app: ASGIApp = Api(
-            link=self._link,
-            pump=self._pump,
-            folder=folder,
-            classifier=classifier,
-            endings=self._endings,
-            clock=clock,
-            max_file=settings.max_file,
-            keep_s=settings.keep,
-        ).app
+        self.app: ASGIApp = build_app(
+            FileRoutes(link=self._link, folder=folder, utc=utc, max_file=settings.max_file, keep_s=settings.keep),
+            BatchRoutes(link=self._link, pump=self._pump, classifier=classifier, endings=self._endings, utc=utc),
+        )
 
     @property
     def worker_pid(self) -> int | None:
@@ -109,6 +117,14 @@ class Jobs:
                     await asyncio.sleep(0.01)
         await self._link.stop()
         self._presence.leave()
+
+    def waiting(self, ticket: Ticket) -> AbstractContextManager[None]:
+        """Look after the batches among a ticket's dependencies, to be entered before it is submitted."""
+        return self._dependents.waiting(ticket)
+
+    async def _find(self, tenant: str, batch_id: str) -> Batch:
+        batch: Batch = await self._link.ask(Batch, "get_batch", batch_id=batch_id, tenant=tenant)
+        return batch
 
     # Dead letters, for the control API.
 

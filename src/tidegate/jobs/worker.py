@@ -8,12 +8,9 @@ and says again what was not answered.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import signal
 import socket
-import sys
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -24,7 +21,7 @@ import structlog
 from tidegate.jobs import owners
 from tidegate.jobs.desk import Desk
 from tidegate.jobs.folder import OWNERS, Folder, new_file_id
-from tidegate.jobs.lines import body_of
+from tidegate.jobs.inputs import Inputs
 from tidegate.jobs.messages import (
     Ask,
     Ended,
@@ -44,6 +41,7 @@ from tidegate.jobs.messages import (
     frame,
 )
 from tidegate.jobs.retry import RetryPolicy
+from tidegate.jobs.steady import SteadyClock
 from tidegate.jobs.tasks import Step, Task, assemble, validate
 from tidegate.runtime import SystemClock
 from tidegate.stores import (
@@ -55,9 +53,7 @@ from tidegate.stores import (
     LeasedRow,
     StoreError,
     Unavailable,
-    open_job_store,
 )
-from tidegate.telemetry.log import Form, open_log
 
 LOOK_S: Final = 0.25
 """Time between two looks at what there is to do."""
@@ -65,33 +61,10 @@ REST_S: Final = 0.5
 """Pause after the store could not do something."""
 SWEEP_S: Final = 60.0
 RUBBISH_AGE_S: Final = 86_400.0
-MOST_OPEN: Final = 16
 MOST_GROUP_BYTES: Final = 8 * 2**20
 
 log = structlog.get_logger("tidegate.jobs")
 decoder = msgspec.msgpack.Decoder(ToWorker)
-
-
-class Inputs:
-    """Input files, a few of them open."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._open: OrderedDict[str, int] = OrderedDict()
-
-    def body(self, file_id: str, row: LeasedRow) -> bytes:
-        """Read the body of a row.
-
-        Raises:
-            OSError: the file cannot be read.
-            msgspec.DecodeError: it is not the file that was validated.
-        """
-        descriptor = self._open.get(file_id)
-        if descriptor is None:
-            descriptor = self._open[file_id] = os.open(self._folder.place(file_id), os.O_RDONLY | os.O_CLOEXEC)
-            if len(self._open) > MOST_OPEN:
-                os.close(self._open.popitem(last=False)[1])
-        return body_of(os.pread(descriptor, row.length, row.offset))
 
 
 class Worker:
@@ -102,11 +75,12 @@ class Worker:
         self._setup: Setup = hello.setup
         self._store = store
         self._folder = folder
+        self._clock = SystemClock()
+        self._utc = SteadyClock(self._clock, start_utc=hello.utc or None, reference=self._reference)
         self._desk = Desk(store, folder, self._utc)
         self._inputs = Inputs(folder)
         self._policy = RetryPolicy(hello.setup.max_attempts)
         self._chance = Random()
-        self._clock = SystemClock()
         self._unframer = Unframer()
         self._tokens = Counter(hello.held)
         self._asks: deque[Ask] = deque()
@@ -141,8 +115,13 @@ class Worker:
         self._serve()
         self._step()
 
-    def _utc(self) -> float:
-        return self._clock.utc_now().timestamp()
+    def _reference(self) -> float | None:
+        """What the clock leans to: that of the store, so that several gateways have one."""
+        try:
+            utc = self._store.utc()
+        except StoreError:
+            return None
+        return self._clock.utc_now().timestamp() if utc is None else utc
 
     def _until(self) -> float:
         return self._utc() + self._setup.lease_s
@@ -151,7 +130,9 @@ class Worker:
 
     def _listen(self) -> None:
         """Take in what has come; wait for it when there is nothing else to do."""
-        wake = self._store.wake_fd
+        wake = None
+        with contextlib.suppress(StoreError):  # whoever needs the store will say so
+            wake = self._store.wake_fd
         now = self._clock.now()
         if now < self._rest_until:
             timeout = self._rest_until - now
@@ -347,48 +328,3 @@ class Worker:
 
 
 _CHANGES: Final = frozenset({"create_batch", "cancel_batch", "redrive"})
-
-
-def main() -> None:
-    """Run on the socket whose descriptor is the first argument."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with its gateway, and after it
-        signal.signal(number, signal.SIG_IGN)
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    clock = SystemClock()
-    log_to = open_log(clock.utc_now, form=Form.JSON, level="warning")
-    hello = _hello(connection)
-    if hello is not None:
-        try:
-            folder = Folder(hello.setup.files)
-            store = open_job_store(hello.setup.store)
-        except (StoreError, OSError) as error:
-            with contextlib.suppress(OSError):
-                connection.sendall(frame(Reply(0, error="Unavailable", message=str(error))))
-        else:
-            try:
-                Worker(connection, hello, store, folder).run()
-            finally:
-                store.close()
-    log_to.close()
-
-
-def _hello(connection: socket.socket) -> Hello | None:
-    """Read the first frame and no byte more."""
-    head = _exactly(connection, 4)
-    body = _exactly(connection, int.from_bytes(head, "little")) if head else b""
-    message = decoder.decode(body) if body else None
-    return message if isinstance(message, Hello) else None
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            return b""
-        data += more
-    return data
-
-
-if __name__ == "__main__":
-    main()

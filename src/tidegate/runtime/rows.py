@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegate.core import Reason
+from tidegate.telemetry.log import RequestLine
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -37,12 +38,14 @@ class RowAnswer:
 
     Attributes:
         retry_after_s: when the upstream wants to be asked again, ``None`` when it does not say.
+        line: what the log is to say of it, if this is the row's end.
     """
 
     status: int
     body: bytes
     request_id: str = ""
     retry_after_s: float | None = None
+    line: RequestLine | None = None
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -62,10 +65,11 @@ class RowReturned:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class RowBroken:
-    """The upstream began to work on it and did not finish."""
+    """The upstream began to work on it and did not finish. ``line`` as in ``RowAnswer``."""
 
     reason: Reason
     detail: str = ""
+    line: RequestLine | None = None
 
 
 RowEnd = RowAnswer | RowReturned | RowBroken

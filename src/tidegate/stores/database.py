@@ -61,6 +61,9 @@ class Database(Protocol):
     def drain_wakeups(self) -> frozenset[str]:
         """See ``JobStore``."""
 
+    def utc(self) -> float | None:
+        """See ``JobStore``."""
+
     def size_bytes(self) -> int:
         """Space in use."""
 

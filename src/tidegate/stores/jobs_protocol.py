@@ -240,6 +240,9 @@ class JobStore(FileStore, BatchStore, RowStore, Protocol):
     def wake_fd(self) -> int | None:
         """Readable when another process changed something (``drain_wakeups`` says what); ``None``: nobody else can."""
 
+    def utc(self) -> float | None:
+        """The one clock of all who share the store, seconds since 1970; ``None``: that of this machine."""
+
     def drain_wakeups(self) -> frozenset[str]:
         """Ids of batches that other processes created, cancelled, returned rows of or left to be assembled."""
 

@@ -136,6 +136,11 @@ class PostgresDatabase:
             return frozenset()
         return frozenset(batch_id for name, _, batch_id in said if name != self._name)
 
+    def utc(self) -> float | None:
+        """The server's clock."""
+        ((utc,),) = self.execute("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")
+        return float(utc)
+
     def size_bytes(self) -> int:
         """Tables, indexes and what is stored beside them."""
         sql = "SELECT COALESCE(SUM(pg_total_relation_size(c.oid)), 0) FROM pg_class c "

@@ -27,6 +27,10 @@ class SqlJobStore(SqlFiles, SqlAssembly, SqlRows, SqlLeases, SqlLetters):
         """See ``JobStore``."""
         return self._db.wake_fd
 
+    def utc(self) -> float | None:
+        """See ``JobStore``."""
+        return self._db.utc()
+
     def drain_wakeups(self) -> frozenset[str]:
         """See ``JobStore``."""
         return self._db.drain_wakeups()

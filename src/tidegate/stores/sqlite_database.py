@@ -138,6 +138,10 @@ class SqliteDatabase:
         """Nobody else speaks."""
         return frozenset()
 
+    def utc(self) -> float | None:
+        """That of this machine, where all who use the file are."""
+        return None
+
     def size_bytes(self) -> int:
         """Pages in use, whether they are in the file or still in the log."""
         (pages,), (free,), (size,) = (

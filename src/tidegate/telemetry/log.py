@@ -50,6 +50,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="e
         queue_ms: wait for a seat, milliseconds.
         ttft_ms: from arrival to the first byte of the answer, milliseconds.
         total_ms: from arrival to the end, milliseconds.
+        row: for a row of a batch, its batch and line: ``batch_0f3a.17``.
     """
 
     at_utc: datetime
@@ -67,6 +68,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="e
     total_ms: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    row: str | None = None
 
 
 class Log:
