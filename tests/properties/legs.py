@@ -94,7 +94,7 @@ class Engine:
             return [{"index": 0, **said, "logprobs": None, "finish_reason": end}]
 
         out = []
-        apart = self.apart and chat
+        apart = self.apart and chat and not asked.get("stop")  # half a token without an end could not go on exactly
         if chat:
             role = {"role": "assistant", "content": ""}
             out.append(event([{"index": 0, "delta": role, "finish_reason": None}], 0))

@@ -63,8 +63,8 @@ class Account:
         self.total = self.tokens + self.pending
 
     def cut(self) -> None:
-        """The leg is over before the answer is."""
-        self.base, self.pending, self._again = self.tokens, 0, True
+        """The leg is over. What is at its end needs no text carried over, only the prompt's tokens."""
+        self.base, self.pending, self._again = self.tokens if self.total is None else 0, 0, True
         self._told = self._usage = None
 
     @property

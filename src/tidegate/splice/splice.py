@@ -84,14 +84,15 @@ class Splice:
     def body(self, body: bytes) -> bytes:
         """Return what to send for the leg that begins, given what the request alone would send."""
         if self.legs > 1:
-            over = self._spent or self.finished is not None
-            text, tokens = "".join(self._texts), None if over else self._account.base
-            return continued(body, self.wish, text=text, tokens=tokens, told=self._told)
+            if self._account.total is not None:  # it is at its end, only its usage is wanted
+                return continued(body, self.wish, text="", tokens=None, told=self._told)
+            text = "".join(self._texts)
+            return continued(body, self.wish, text=text, tokens=self._account.base, told=self._told)
         return body if self.wish.stream else streamed(body, told=self._told)
 
     def quick(self, piece: bytes) -> bool:
         """Take a piece of the first leg if there is nothing to it: it goes out as it is. False: ``feed`` it."""
-        if not self._plain or self._tail or not piece.endswith((b"\n\n", b"\r\n\r\n")):
+        if not self._plain or self._tail or self.failed or not piece.endswith((b"\n\n", b"\r\n\r\n")):
             return False
         if b"error" in piece or b'"abort"' in piece or self._kept_size > MOST_KEPT:
             return False
@@ -124,14 +125,16 @@ class Splice:
     def cut(self) -> None:
         """The present leg has ended, wherever it was; the next one may begin unless there is an ``obstacle``."""
         self._read_kept()
-        if self.finished is not None and self._account.total is None:
-            self._account.end()
-        self._account.cut()
+        limit, account = self.wish.limit, self._account
+        self._spent = self.finished is None and limit is not None and account.tokens >= limit
+        if self._spent:
+            account.pending = 0
+        if account.total is None and (self._spent or self.finished is not None):
+            account.end()
+        account.cut()
         self._tail = b""
         self.failed = self._plain = False
         self.legs += 1
-        limit = self.wish.limit
-        self._spent = limit is not None and self._account.tokens >= limit
         longest = max((len(stop) for stop in self.wish.stops), default=0)  # and no piece is empty
         self._seam = Seam("".join(self._texts[-longest:]), self.wish.stops) if longest else None
 
@@ -272,7 +275,6 @@ class Splice:
         """Return what of the text goes out, and why the answer ends here, if it does."""
         text, reason = _text_of(choice), choice.finish_reason
         if self._spent:
-            self._account.total = self._account.base
             return "", "length"
         if self._seam is None:
             return text, reason
