@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -104,6 +105,22 @@ def test_groups_of_one_take_turns(store: JobStore) -> None:
     assert lines in ([4, 1, 5, 2, 6, 3], [1, 4, 2, 5, 3, 6])
 
 
+def test_rows_that_wait_long_can_be_brought_forward(store: JobStore) -> None:
+    """As when they were given back by a clock that has been set back since."""
+    started(store, 3)
+    for row, wait_s in zip(leased(store, 3), (30, 91, 3600), strict=True):
+        store.settle([GiveBack(row, NOW + wait_s)], now_utc=NOW)
+    assert store.bring_forward(NOW, most_s=90) == 2
+    assert sorted(row.line for row in leased(store, 9)) == [2, 3]
+    assert store.bring_forward(NOW, most_s=90) == 0
+    assert [row.line for row in leased(store, 9, now=NOW + 30)] == [1]
+
+
+def test_who_shares_a_store_has_one_clock(store: JobStore) -> None:
+    utc = store.utc()
+    assert utc is None or abs(utc - time.time()) < 60
+
+
 def test_a_lost_lease_returns_its_rows_without_an_attempt(store: JobStore) -> None:
     started(store, 4)
     rows = leased(store, 3)
@@ -204,6 +221,19 @@ def test_dead_letters_are_listed_with_their_last_error(store: JobStore) -> None:
     assert store.dead_letters(after=("b1", 2), limit=2) == letters[2:4]
     with pytest.raises(NotFound):
         store.dead_letters(batch_id="b1", tenant="other")
+
+
+def test_an_overview_tells_of_unended_batches_and_dead_letters(store: JobStore) -> None:
+    assert (store.overview().batches, store.overview().unended, store.overview().dead) == ((), 0, 0)
+    for number in range(3):
+        started(store, 2, f"b{number}")
+    (row,) = leased(store, 1, "b1")
+    store.settle([Bury(row, Answer(code="late"))], now_utc=NOW)
+    store.cancel_batch("b0", tenant=None, now_utc=NOW)
+    ended(store)
+    found = store.overview(limit=1)
+    assert ([batch.id for batch in found.batches], found.unended, found.dead) == (["b1"], 2, 1)
+    assert (found.batches[0].total, found.batches[0].dead) == (2, 1)
 
 
 def test_redriven_while_in_progress_a_row_is_one_of_its_batch_again(store: JobStore) -> None:

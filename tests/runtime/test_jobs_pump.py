@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from runtime.fifo import FifoScheduler
 from runtime.stories import stage
@@ -14,7 +16,7 @@ from tidegate.jobs.planning import PROBE, SMALL, WINDOW
 from tidegate.jobs.pump import Pump
 from tidegate.jobs.retry import RetryPolicy
 from tidegate.runtime.rows import RowAnswer, RowEnd, RowRequest, RowReturned
-from tidegate.stores import BatchWork, LeasedRow
+from tidegate.stores import BatchWork, GiveBack, LeasedRow, Retry
 from tidegate.telemetry.log import RequestLine
 from tidegate.testing import run_virtual
 
@@ -30,6 +32,8 @@ class Worker:
         self.reports: list[Report] = []
         self.lines: list[RequestLine] = []
         self.commits = True
+        self.policy, self.chance = RetryPolicy(2), random.Random(1)
+        self.attempts: Counter[tuple[str, int]] = Counter()
         self.pump: Pump
 
     def say(self, message: Want | Report) -> None:
@@ -39,7 +43,8 @@ class Worker:
         if isinstance(message, Want):
             self.wants.append(message)
             lines = [self.left[message.batch_id].pop(0) for _ in range(message.count) if self.left[message.batch_id]]
-            self.pump.rows(Rows(message.batch_id, [out(message.batch_id, line) for line in lines]))
+            batch = message.batch_id
+            self.pump.rows(Rows(batch, [out(batch, line, self.attempts[batch, line]) for line in lines]))
             return
         self.reports.append(message)
         if self.commits:
@@ -52,6 +57,9 @@ class Worker:
         place = (result.row.batch_id, result.row.line)
         if result.status is None and not result.broken:
             self.returned[place] += 1
+            self.left[result.row.batch_id].append(result.row.line)
+        elif isinstance(verdict := self.policy.verdict(result, 0.0, self.chance), Retry | GiveBack):
+            self.attempts[place] += isinstance(verdict, Retry)
             self.left[result.row.batch_id].append(result.row.line)
         else:
             self.ended[place] += 1
@@ -76,16 +84,23 @@ def work(name: str, fresh: int) -> BatchWork:
     )
 
 
-def out(batch_id: str, line: int) -> RowOut:
-    return RowOut(LeasedRow(batch_id, line, line, f"r{line}", 0, 1, 0, 0), "t", "p2", "/v1/chat/completions", b"{}")
+def out(batch_id: str, line: int, attempts: int = 0) -> RowOut:
+    row = LeasedRow(batch_id, line, line, f"r{line}", 0, 1, attempts, 0)
+    return RowOut(row, "t", "p2", "/v1/chat/completions", b"%d" % line)
+
+
+def line_of(status: int) -> RequestLine:
+    at_utc = datetime(2026, 1, 1, tzinfo=UTC)
+    return RequestLine(at_utc=at_utc, level="info", request_id="x", status=status, outcome="completed")
 
 
 class Placed:
     pool = "m"
     band = 2
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, line: int) -> None:
         self._sender = sender
+        self._line = line
 
     async def send(self, seated: Callable[[], None]) -> RowEnd:
         sender = self._sender
@@ -102,7 +117,8 @@ class Placed:
                 await asyncio.sleep(sender.takes_s)
         finally:
             sender.waiting -= 1
-        return RowAnswer(status=200, body=b"{}")
+        status = sender.answers(self._line)
+        return RowAnswer(status=status, body=b"{}", line=line_of(status))
 
     def bear(self, name: str) -> bool:
         return False
@@ -114,16 +130,15 @@ class Sender:
         self.takes_s = takes_s
         self.waiting = self.most = self.calls = self.refused = 0
         self.refuses: Callable[[], RowEnd | None] = lambda: None
+        self.answers: Callable[[int], int] = lambda _: 200
 
     def place(self, row: RowRequest) -> Placed:
-        return Placed(self)
+        return Placed(self, int(row.body))
 
 
 def pump_of(worker: Worker, sender: Sender) -> Pump:
     driver, _ = stage(FifoScheduler())
-    worker.pump = Pump(
-        driver, sender, worker.say, lend_limit=lambda: 8, policy=RetryPolicy(2), log=worker.lines.append
-    )
+    worker.pump = Pump(driver, sender, worker.say, lend_limit=lambda: 8, policy=worker.policy, log=worker.lines.append)
     return worker.pump
 
 
@@ -214,5 +229,20 @@ def test_stopping_gives_back_what_waits_and_waits_for_what_runs() -> None:
         calls = sender.calls
         await asyncio.sleep(100)
         assert sender.calls == calls
+
+    run_virtual(story())
+
+
+def test_a_row_that_is_tried_again_has_no_line_until_its_end() -> None:
+    """Two attempts: of the first failure nothing is said, of the second and of answers one line each."""
+
+    async def story() -> None:
+        worker, sender = Worker(a=3), Sender(takes_s=0.1)
+        ends = {1: [500, 500], 2: [500, 200], 3: [429, 200]}
+        sender.answers = lambda line: ends[line].pop(0)
+        pump_of(worker, sender)
+        worker.tell()
+        await asyncio.sleep(10)
+        assert sorted((line.row, line.status) for line in worker.lines) == [("a.1", 500), ("a.2", 200), ("a.3", 200)]
 
     run_virtual(story())

@@ -94,6 +94,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until the gateway is gone."""
+        self._start()
         while self._alive:
             self._listen()
             self._reply()
@@ -107,6 +108,12 @@ class Worker:
         self._connection.close()
         with contextlib.suppress(StoreError):
             self._store.release_owner(self._setup.owner, now_utc=self._utc())
+
+    def _start(self) -> None:
+        """Where the clock is this machine's own, it may have been set back since the last run."""
+        with contextlib.suppress(Unavailable):
+            if self._store.utc() is None:
+                self._store.bring_forward(self._utc(), most_s=1.5 * self._policy.most_s)
 
     def _turn(self, now: float) -> None:
         self._settle()

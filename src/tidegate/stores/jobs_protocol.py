@@ -188,6 +188,12 @@ class RowStore(Protocol):
         Tokens, not owners: a lease whose answer was lost on its way to us has to run out.
         """
 
+    def bring_forward(self, now_utc: float, *, most_s: float) -> int:
+        """Let rows that wait for longer than ``most_s`` from now be due now; returns how many.
+
+        For a start after the clock was set back: what was written down by the old clock would wait for it.
+        """
+
     def reap(self, now_utc: float) -> int:
         """Return rows whose lease has run out (it uses no attempt); returns the number of rows."""
 

@@ -35,6 +35,10 @@ class SqlLeases(SqlPart):
             self._db.execute(sql, (until_utc, token, until_utc))
         return frozenset(token for (token,) in held) | mine
 
+    def bring_forward(self, now_utc: float, *, most_s: float) -> int:
+        """See ``RowStore``."""
+        return self._db.change("UPDATE waiting SET due = ? WHERE due > ?", (now_utc, now_utc + most_s))
+
     def reap(self, now_utc: float) -> int:
         """See ``RowStore``."""
         return self._return_leases("until_at <= ?", now_utc, now_utc)
