@@ -12,8 +12,8 @@ from typing import Protocol
 
 from tidegate.classify import Classifier
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
-from tidegate.control import Audit, Hooks, Live, build_control_app
-from tidegate.core import Reason, Scheduler
+from tidegate.control import Audit, Books, Hooks, Keeper, Live, build_control_app
+from tidegate.core import Reason, Scheduler, TidegateError
 from tidegate.gateway import (
     ClientServer,
     Completions,
@@ -29,7 +29,6 @@ from tidegate.gateway import (
 )
 from tidegate.jobs import Jobs
 from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, StallMonitor, SystemClock
-from tidegate.stores import StoreError
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
 
@@ -73,6 +72,7 @@ class Parts:
     collector: GcPolicy
     stalls: StallMonitor
     observed: ObservedLog
+    books: Books
     jobs: Jobs | None = None
 
 
@@ -139,16 +139,18 @@ class Service:
 
         Raises:
             OSError: an address is taken; nothing is left open then.
-            StoreError: the job store cannot be opened; likewise.
+            StoreError: the job store or the control store cannot be opened; likewise.
+            ConfigError: the tenants of the control store do not fit the settings; likewise.
         """
         parts = self._parts
         await parts.pools.start()
         try:
+            await parts.books.start()
             if parts.jobs is not None:
                 await parts.jobs.start()
             await parts.control.start()
             await parts.gateway.start()
-        except (OSError, StoreError):
+        except (OSError, TidegateError):
             await self._close()
             raise
         loop = asyncio.get_running_loop()
@@ -184,6 +186,7 @@ class Service:
         if parts.jobs is not None:
             await parts.jobs.stop()
         await parts.control.stop()
+        await parts.books.stop()
         await parts.pools.stop()
         parts.collector.stop()
         parts.stalls.stop()
@@ -265,13 +268,17 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         log=log,
         jobs=None if jobs is None else jobs.app,
     )
+    keeper = Keeper(settings.control.store)
+    audit_file = None if settings.control.audit_file is None else Path(settings.control.audit_file)
+    audit = Audit(keeper, clock.utc_now, audit_file)
     live = Live(
         settings,
         InForce(driver, recorder, pools, (classifier, refuser, models, completions)),
-        Audit(clock.utc_now, None if settings.control.audit_file is None else Path(settings.control.audit_file)),
+        audit,
         utc_now=clock.utc_now,
         load=options.reload,
     )
+    books = Books(keeper, audit, live, recorder.usage, utc_now=clock.utc_now)
     background: set[asyncio.Future[int]] = set()
 
     def drain() -> None:
@@ -290,7 +297,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 tls=_certificate(settings.gateway.tls, "gateway.tls"),
             ),
             control=ClientServer(
-                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain, jobs)),
+                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain, books, jobs)),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
                 tls=_certificate(settings.control.tls, "control.tls"),
@@ -299,6 +306,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             collector=GcPolicy(clock),
             stalls=StallMonitor(clock, recorder),
             observed=ObservedLog(driver),
+            books=books,
             jobs=jobs,
         ),
     )

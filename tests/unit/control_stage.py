@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.config import Settings, key_digest, parse_settings
-from tidegate.control import Audit, Hooks, Live, build_control_app
+from tidegate.control import Audit, Books, Hooks, Keeper, Live, build_control_app
+from tidegate.control.letters import Letters
 from tidegate.core import Scheduler
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
@@ -44,6 +46,7 @@ class Stage:
         scheduler: Callable[[Settings], Scheduler] | None = None,
         audit_file: Path | None = None,
         load: Callable[[], Settings] | None = None,
+        letters: Letters | None = None,
     ) -> None:
         self.settings = parse_settings(text)
         policy = self.settings.core_policy()
@@ -53,9 +56,11 @@ class Stage:
         self.edges: list[Settings] = []
         self.stopped: list[str] = []
         self.drains = 0
-        self.audit = Audit(self.clock.utc_now, audit_file)
+        keeper = Keeper(None)
+        self.audit = Audit(keeper, self.clock.utc_now, audit_file)
         self.live = Live(self.settings, self._apply, self.audit, utc_now=self.clock.utc_now, load=load)
-        hooks = Hooks(self._stop, self._drain)
+        self.books = Books(keeper, self.audit, self.live, self.recorder.usage, utc_now=self.clock.utc_now)
+        hooks = Hooks(self._stop, self._drain, self.books, letters)
         self.app = build_control_app(self.driver, self.recorder, self.live, hooks)
 
     def _apply(self, settings: Settings, mode: str) -> None:
@@ -85,8 +90,12 @@ class Stage:
         sent: list[MutableMapping[str, Any]] = []
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
 
+        coming = [{"type": "http.request", "body": content, "more_body": False}]
+
         async def receive() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": content, "more_body": False}
+            if not coming:
+                await asyncio.Event().wait()  # the client stays
+            return coming.pop()
 
         async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(message)

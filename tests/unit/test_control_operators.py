@@ -8,7 +8,8 @@ import hmac
 import pytest
 from structlog.testing import capture_logs
 
-from tidegate.control.operators import MOST_ADDRESSES, MOST_FAILURES, WINDOW_S
+from tidegate.config import parse_settings
+from tidegate.control.operators import MOST_ADDRESSES, MOST_FAILURES, WINDOW_S, Denied, Doorkeeper
 from tidegate.testing import run_virtual
 from unit.control_stage import FILE, JSON, LOCAL, OPERATORS, Stage
 
@@ -127,13 +128,30 @@ def test_wrong_tokens_from_one_address_are_slowed_down_there_and_nowhere_else() 
 
 
 def test_the_list_of_failing_addresses_is_bounded() -> None:
-    async def story() -> None:
-        stage = Stage(WITH)
-        with capture_logs():
-            for number in range(MOST_ADDRESSES + 50):
-                await stage.ask("GET", "/admin/mode", token="wrong", address=f"address-{number}")
-        door = next(route.endpoint for route in stage.app.routes if route.path == "/admin/mode")  # type: ignore[attr-defined]
-        admin = next(cell.cell_contents for cell in door.__closure__ if hasattr(cell.cell_contents, "_door"))
-        assert len(admin._door._failures) == MOST_ADDRESSES
+    door = Doorkeeper(lambda: parse_settings(WITH).control.operators, lambda: 0.0, local=True)
+    with capture_logs():
+        for number in range(MOST_ADDRESSES + 50):
+            door.login("wrong", f"address-{number}")
+    assert len(door._failures) == MOST_ADDRESSES
 
-    run_virtual(story())
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("fe80::1%eth0", "fe80::2", True),
+    ],
+)
+def test_failures_are_counted_for_what_one_customer_gets(one: str, other: str, same: bool) -> None:
+    settings = parse_settings(WITH)
+    door = Doorkeeper(lambda: settings.control.operators, lambda: 0.0, local=True)
+    with capture_logs():
+        for _ in range(MOST_FAILURES):
+            assert isinstance(found := door.login("wrong", one), Denied)
+            assert found.status == 401
+        found = door.login("wrong", other)
+    assert isinstance(found, Denied)
+    assert found.status == (429 if same else 401)

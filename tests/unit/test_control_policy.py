@@ -57,7 +57,8 @@ def test_no_change_is_no_record() -> None:
     async def story() -> None:
         stage = Stage()
         answer = await stage.ask("PATCH", "/admin/policy", {})
-        assert (answer.status, answer.json, stage.audit.newest(9), stage.edges) == (200, {"changes": []}, [], [])
+        seen = (answer.status, answer.json, stage.audit.newest(9), stage.edges)
+        assert seen == (200, {"changes": [], "record": None}, [], [])
 
     run_virtual(story())
 
@@ -140,7 +141,8 @@ def test_the_file_is_read_again_whole_or_not_at_all() -> None:
         texts = [FILE + "policy: {bands: {p1: {ttl: 1min}}}", FILE + "gateway: {max_body: 1MiB}", FILE + "modes: {}"]
         stage = Stage(load=lambda: parse_settings(texts.pop(0)))
         answer = await stage.ask("POST", "/admin/reload", {})
-        assert answer.json == {"changes": [{"what": "policy.bands.p1.ttl", "from": "15s", "to": "1min"}]}
+        changes = [{"what": "policy.bands.p1.ttl", "from": "15s", "to": "1min"}]
+        assert answer.json == {"changes": changes, "record": 1}
         answer = await stage.ask("POST", "/admin/reload", {})
         assert answer.json["error"]["errors"] == [
             {

@@ -27,6 +27,8 @@ MARKS = (
     '"changes":',
     '"bands":',
     '"requests":',
+    '"tenant":',
+    "from_utc,tenant",
 )
 """What the answers to all documented questions have in them."""
 

@@ -3,6 +3,8 @@
 from tidegate.control.admin import Hooks
 from tidegate.control.app import build_control_app
 from tidegate.control.audit import Audit, Record
+from tidegate.control.books import Books
+from tidegate.control.keeper import Keeper
 from tidegate.control.live import Apply, Live, ModeState
 
-__all__ = ["Apply", "Audit", "Hooks", "Live", "ModeState", "Record", "build_control_app"]
+__all__ = ["Apply", "Audit", "Books", "Hooks", "Keeper", "Live", "ModeState", "Record", "build_control_app"]

@@ -15,18 +15,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidegate.config import ExpectedError, parse_positive_duration
+from tidegate.control.books import Books
+from tidegate.control.changes import ChangeRoutes, recorded
 from tidegate.control.letters import DeadLetters, Letters
 from tidegate.control.live import Live
+from tidegate.control.logins import LoginRoutes
 from tidegate.control.operators import Doorkeeper, Operator
-from tidegate.control.policies import PolicyRoutes, change_rows
+from tidegate.control.policies import PolicyRoutes
 from tidegate.control.routing import CHANGE, VIEW, Entrance
-from tidegate.control.speech import SpokenError, answer, only, read_json
+from tidegate.control.speech import SpokenError, answer, limit_of, only, read_json
+from tidegate.control.tenant_routes import TenantRoutes
+from tidegate.control.undo import Undo
+from tidegate.control.usage_routes import UsageRoutes
 from tidegate.core import Ticket
 from tidegate.core.snapshots import WhyKind
 from tidegate.runtime import Driver
-
-LISTED = 100
-MOST_LISTED = 1000
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,11 +39,13 @@ class Hooks:
     Attributes:
         stop_request: end a request that waits or runs, by its ticket's id; ``False``: there is none.
         drain: refuse what waits and what comes from now on, for good; called once.
+        books: what the control room writes down.
         letters: the dead letters of batch jobs, ``None`` when there are no jobs.
     """
 
     stop_request: Callable[[str], bool]
     drain: Callable[[], None]
+    books: Books
     letters: Letters | None = None
 
 
@@ -61,11 +66,15 @@ class Admin:
             route("/admin/drain", {"POST": (change, self._drain)}),
             route("/admin/requests", {"GET": (view, self._requests)}),
             route("/admin/requests/{id:path}", {"GET": (view, self._request), "DELETE": (change, self._stop_request)}),
-            route("/admin/audit", {"GET": (view, self._audit)}),
         ]
-        letters = DeadLetters(hooks.letters)
+        letters = DeadLetters(hooks.letters, live.audit)
+        books = hooks.books
         self.routes += [
+            *LoginRoutes(door, entrance).routes,
             *PolicyRoutes(driver, live, entrance).routes,
+            *ChangeRoutes(live.audit, Undo(live, books.tenants, live.audit), entrance).routes,
+            *TenantRoutes(books.tenants, entrance).routes,
+            *UsageRoutes(books.usage, books.utc_now, entrance).routes,
             route("/admin/dead-letters", {"GET": (view, letters.listed)}),
             route("/admin/dead-letters/{id}", {"DELETE": (change, letters.discarded)}),
             route("/admin/dead-letters/{id}/redrive", {"POST": (change, letters.redriven)}),
@@ -81,16 +90,13 @@ class Admin:
     async def _mode(self, _: Request, __: Operator) -> Response:
         return answer(self._mode_document())
 
-    async def _audit(self, request: Request, _: Operator) -> Response:
-        return answer({"records": self._live.audit.newest(_limit(request))})
-
     async def _requests(self, request: Request, _: Operator) -> Response:
         band = request.query_params.get("band")
         names = self._live.settings.band_names
         if band is not None and band not in names:
             raise SpokenError(400, "bad_request", f"expected band, one of {', '.join(names)}", param="band")
         index = None if band is None else names.index(band)
-        tickets, complete = self._driver.waiting_tickets(index, _limit(request))
+        tickets, complete = self._driver.waiting_tickets(index, limit_of(request))
         return answer({"requests": [self._row(ticket) for ticket in tickets], "complete": complete})
 
     async def _request(self, request: Request, _: Operator) -> Response:
@@ -107,12 +113,13 @@ class Admin:
         mode, after = body.get("mode"), body.get("revert_after")
         if not isinstance(mode, str):
             raise SpokenError(400, "bad_request", "expected mode, a name", param="mode")
-        self._live.switch(mode, who=who.name, revert_after_s=None if after is None else _duration(after))
-        return answer(self._mode_document())
+        record = self._live.switch(mode, who=who.name, revert_after_s=None if after is None else _duration(after))
+        return await recorded(self._live.audit, record, self._mode_document())
 
     async def _reload(self, request: Request, who: Operator) -> Response:
         only(await read_json(request))
-        return answer({"changes": change_rows(self._live.reload(who=who.name))})
+        await self._hooks.books.tenants.load()
+        return await recorded(self._live.audit, self._live.reload(who=who.name))
 
     async def _drain(self, request: Request, who: Operator) -> Response:
         only(await read_json(request))
@@ -121,6 +128,7 @@ class Admin:
             self._live.audit.add(who.name, "drain", [])
             self._hooks.drain()
             await asyncio.sleep(0)
+            await self._live.audit.settled()
         return answer({"waiting": self._driver.waiting, "running": self._driver.running}, 202)
 
     async def _stop_request(self, request: Request, who: Operator) -> Response:
@@ -128,6 +136,7 @@ class Admin:
         if not self._hooks.stop_request(ticket_id):
             raise _unknown(request)
         self._live.audit.add(who.name, "cancel", [("request", ticket_id, None)])
+        await self._live.audit.settled()
         return answer({"id": ticket_id, "stopped": True})
 
     # Helpers
@@ -157,13 +166,6 @@ def _duration(value: object) -> float:
         return parse_positive_duration(value)
     except ExpectedError as error:
         raise SpokenError(400, "bad_request", f"revert_after: {error.expected}", param="revert_after") from None
-
-
-def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", str(LISTED))
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST_LISTED):
-        raise SpokenError(400, "bad_request", f"expected limit from 1 to {MOST_LISTED}", param="limit")
-    return int(text)
 
 
 def _unknown(request: Request) -> SpokenError:

@@ -5,6 +5,9 @@ A page in a browser on this machine can make it send requests to loopback addres
 the ``Host`` is not a loopback name). A proxy on this machine would let strangers in (then there is a ``Forwarded``
 or ``X-Forwarded-For``). Elsewhere than on a loopback address operators have tokens, which a foreign page does not
 know and a proxy passes on; there the ``Host`` may be any name.
+
+A link on a foreign page may lead here (a chat that names the dashboard): such a request has no ``Origin``, but modern
+browsers say in ``Sec-Fetch-Site`` where it comes from, and then only pages are opened, nothing below ``/admin``.
 """
 
 from __future__ import annotations
@@ -34,8 +37,14 @@ def without_port(authority: str) -> str:
     return authority.partition(":")[0]
 
 
-def objection(headers: Headers, *, local: bool = True) -> str | None:
-    """Say why a request is not let in, or ``None``. ``local``: the port listens on a loopback address."""
+def objection(headers: Headers, *, local: bool = True, page: bool = False) -> str | None:
+    """Say why a request is not let in, or ``None``.
+
+    Args:
+        headers: of the request.
+        local: the port listens on a loopback address.
+        page: it asks for what a link may lead to.
+    """
     hosts = headers.getlist("host")
     if len(hosts) != 1:
         return "expected one Host"
@@ -44,6 +53,9 @@ def objection(headers: Headers, *, local: bool = True) -> str | None:
     for origin in headers.getlist("origin"):
         if origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
             return "expected no Origin but this port's own: web pages may not use the control port"
+    followed = page and headers.get("sec-fetch-mode") == "navigate"
+    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not followed:
+        return "expected no request of another site's page: web pages may not use the control port"
     if local and ("forwarded" in headers or "x-forwarded-for" in headers):
         return (
             "expected a direct request, got one with Forwarded or X-Forwarded-For: proxies may not use the control port"
@@ -59,7 +71,12 @@ class Guard:
         self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (message := objection(Headers(scope=scope), local=self._local)) is not None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        page = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/admin")
+        message = objection(Headers(scope=scope), local=self._local, page=page)
+        if message is not None:
             error = {"message": message, "type": "permission_error", "param": None, "code": "forbidden"}
             await JSONResponse({"error": error}, status_code=403)(scope, receive, send)
             return

@@ -7,12 +7,9 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidegate.control.audit import Audit
 from tidegate.control.operators import Operator
-from tidegate.control.speech import SpokenError, answer
-from tidegate.stores import Conflict, NotFound, StoreError
-
-LISTED = 100
-MOST_LISTED = 1000
+from tidegate.control.speech import SpokenError, answer, limit_of
 
 
 class Letters(Protocol):
@@ -34,33 +31,41 @@ class Letters(Protocol):
 class DeadLetters:
     """Answers the routes."""
 
-    def __init__(self, letters: Letters | None) -> None:
+    def __init__(self, letters: Letters | None, audit: Audit) -> None:
         self._given = letters
+        self._audit = audit
 
     async def listed(self, request: Request, _: Operator) -> Response:
         """List them, in order of batches and lines."""
-        limit = request.query_params.get("limit", str(LISTED))
-        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MOST_LISTED:
-            raise SpokenError(400, "bad_request", f"expected limit, 1 to {MOST_LISTED}", param="limit")
+        limit = limit_of(request)
         try:
-            found = await self._letters.dead_letters(request.query_params.get("after"), int(limit) + 1)
-        except (ValueError, StoreError) as error:
+            found = await self._letters.dead_letters(request.query_params.get("after"), limit + 1)
+        except ValueError as error:
             raise _spoken(error) from None
-        return answer({"dead_letters": found[: int(limit)], "complete": len(found) <= int(limit)})
+        return answer({"dead_letters": found[:limit], "complete": len(found) <= limit})
 
-    async def redriven(self, request: Request, _: Operator) -> Response:
+    async def redriven(self, request: Request, who: Operator) -> Response:
         """Send again."""
+        letter = request.path_params["id"]
         try:
-            return answer(await self._letters.redrive(request.path_params["id"]))
-        except (ValueError, StoreError) as error:
+            done = await self._letters.redrive(letter)
+        except ValueError as error:
             raise _spoken(error) from None
+        return await self._noted(who, letter, "redriven", done)
 
-    async def discarded(self, request: Request, _: Operator) -> Response:
+    async def discarded(self, request: Request, who: Operator) -> Response:
         """Take off the list."""
+        letter = request.path_params["id"]
         try:
-            return answer(await self._letters.discard(request.path_params["id"]))
-        except (ValueError, StoreError) as error:
+            done = await self._letters.discard(letter)
+        except ValueError as error:
             raise _spoken(error) from None
+        return await self._noted(who, letter, "discarded", done)
+
+    async def _noted(self, who: Operator, letter: str, became: str, done: dict[str, Any]) -> Response:
+        self._audit.add(who.name, "dead-letter", [(f"dead-letters.{letter}", "dead", {became: done})])
+        await self._audit.settled()
+        return answer(done)
 
     @property
     def _letters(self) -> Letters:
@@ -69,11 +74,5 @@ class DeadLetters:
         return self._given
 
 
-def _spoken(error: Exception) -> SpokenError:
-    if isinstance(error, NotFound):
-        return SpokenError(404, "not_found", str(error))
-    if isinstance(error, Conflict):
-        return SpokenError(409, "conflict", str(error))
-    if isinstance(error, StoreError):
-        return SpokenError(503, "store_unavailable", str(error))
+def _spoken(error: ValueError) -> SpokenError:
     return SpokenError(400, "bad_request", str(error), param="id")

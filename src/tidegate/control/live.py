@@ -8,18 +8,32 @@ mode sheds, what is waiting included, the scheduler says itself.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
-from tidegate.config import NORMAL, ConfigError, Mark, Problem, Settings, differences, nearest, needs_restart
-from tidegate.control.audit import Audit
+from tidegate.config import (
+    NORMAL,
+    ConfigError,
+    Mark,
+    ModelSettings,
+    Problem,
+    Settings,
+    TenantSettings,
+    differences,
+    nearest,
+    needs_restart,
+    replace_tenants,
+)
+from tidegate.control.audit import Audit, Change, Record
 from tidegate.core import PolicyError
 
 TIMER = "timer"
+MOST_REMEMBERED = 50
 
 log = structlog.get_logger("tidegate.control")
 
@@ -67,6 +81,9 @@ class Live:
         audit: list of changes.
         utc_now: the wall clock.
         load: reads the file again; ``None``: there is none.
+
+    Attributes:
+        managed: the tenants that no file holds, by name; the settings in force have them beside those of the file.
     """
 
     def __init__(
@@ -81,6 +98,8 @@ class Live:
         self.settings = settings
         self.audit = audit
         self.mode = NORMAL
+        self.managed: dict[str, TenantSettings] = {}
+        self._models_before: deque[tuple[Record, tuple[ModelSettings, ...]]] = deque(maxlen=MOST_REMEMBERED)
         self._apply = apply
         self._utc_now = utc_now
         self._load = load
@@ -96,8 +115,8 @@ class Live:
             left_s = max(0.0, self._timer.when() - asyncio.get_running_loop().time())
         return ModeState(self.mode, self._by, self._since_utc, self._reverts_to, left_s)
 
-    def switch(self, mode: str, *, who: str, revert_after_s: float | None = None) -> None:
-        """Put a mode in force at once.
+    def switch(self, mode: str, *, who: str, revert_after_s: float | None = None, undoes: int | None = None) -> Record:
+        """Put a mode in force at once; returns the record.
 
         With ``revert_after_s`` it ends by itself. What follows is the mode before it; when that one was to end too,
         what was to follow that. Switching to the mode in force sets its end anew, or takes it away.
@@ -118,27 +137,60 @@ class Live:
             self._by, self._since_utc = who, self._utc_now()
         self.mode = mode
         self._stop_timer()
-        changes: list[tuple[str, Any, Any]] = [("mode", before, mode)]
+        changes: list[Change] = [("mode", before, mode)]
         if revert_after_s is not None and follows != mode:
             self._reverts_to = follows
             self._timer = asyncio.get_running_loop().call_later(revert_after_s, self._revert)
             changes.append(("revert_after_s", None, revert_after_s))
-        self.audit.add(who, "mode", changes)
+        return self.audit.add(who, "mode" if undoes is None else "undo", changes, undoes=undoes)
 
-    def change(self, after: Settings, *, who: str, action: str) -> list[tuple[str, Any, Any]]:
-        """Put other settings in force; the mode stays. Returns what differs: (place, before, after).
+    def change(self, after: Settings, *, who: str, action: str, undoes: int | None = None) -> Record | None:
+        """Put other settings in force; the mode stays. Returns the record, ``None`` when nothing differs.
 
         Raises:
             ConfigError: what differs needs a restart, or the mode in force is not among them.
             PolicyError: the scheduler cannot take them.
         """
         self.judge(after, action=action)
-        changes = differences(self.settings, after)
+        if after == self.settings:
+            return None
+        changes, models = differences(self.settings, after), self.settings.models
+        self._apply(after, self.mode)
+        self.settings = after
+        record = self.audit.add(who, action, changes, undoes=undoes)
+        if after.models != models:
+            self._models_before.append((record, models))
+        return record
+
+    def models_before(self, record_id: int) -> tuple[ModelSettings, ...] | None:
+        """Return the models, credentials included, that a recorded change replaced; ``None``: not known any more."""
+        return next((models for record, models in self._models_before if record.id == record_id), None)
+
+    def with_managed(self, managed: dict[str, TenantSettings]) -> Settings:
+        """Return the settings in force with other tenants beside those of the file.
+
+        Raises:
+            ConfigError: they do not fit.
+        """
+        return _joined(self.file_settings, managed)
+
+    def adopt(self, managed: dict[str, TenantSettings]) -> None:
+        """Put other tenants in force beside those of the file. Whoever changes them has recorded it.
+
+        Raises:
+            ConfigError: they do not fit; nothing has changed.
+            PolicyError: the scheduler cannot take them.
+        """
+        after = self.with_managed(managed)
         if after != self.settings:
             self._apply(after, self.mode)
-            self.settings = after
-            self.audit.add(who, action, changes)
-        return changes
+        self.settings, self.managed = after, managed
+
+    @property
+    def file_settings(self) -> Settings:
+        """The settings in force without the tenants that no file holds."""
+        own = tuple(tenant for tenant in self.settings.tenants if tenant.name not in self.managed)
+        return self.settings.model_copy(update={"tenants": own})
 
     def judge(self, after: Settings, *, action: str) -> None:
         """Look whether other settings could be put in force now.
@@ -155,8 +207,9 @@ class Live:
         if problems:
             raise ConfigError(problems)
 
-    def reload(self, *, who: str) -> list[tuple[str, Any, Any]]:
-        """Read the file again and put it in force, whole or not at all. Returns what differs.
+    def reload(self, *, who: str) -> Record | None:
+        """Read the file again and put it in force, whole or not at all. Returns the record, ``None`` when all is as it
+        was.
 
         Changes made by the control API since the start are undone where the file says otherwise.
 
@@ -166,16 +219,16 @@ class Live:
         """
         if self._load is None:
             raise ConfigError([Problem("", "expected a settings file to read again, there is none", mark=Mark(who))])
-        return self.change(self._load(), who=who, action="reload")
+        return self.change(_joined(self._load(), self.managed), who=who, action="reload")
 
     def on_signal(self) -> None:
         """Read the file again; what is wrong with it goes to the log."""
         try:
-            changes = self.reload(who="signal")
+            record = self.reload(who="signal")
         except (ConfigError, PolicyError) as error:
             log.error("control.reload_refused", why=str(error))
         else:
-            log.info("control.reloaded", changed=[place for place, _, _ in changes])
+            log.info("control.reloaded", changed=[row["what"] for row in record.changes] if record else [])
 
     def close(self) -> None:
         """Forget the timer."""
@@ -195,3 +248,12 @@ class Live:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._reverts_to = None
+
+
+def _joined(settings: Settings, managed: dict[str, TenantSettings]) -> Settings:
+    """Return settings of a file with the tenants that no file holds."""
+    twice = [tenant.name for tenant in settings.tenants if tenant.name in managed]
+    if twice:
+        expected = "expected a name of its own: a tenant made by the control API has it; delete one of the two"
+        raise ConfigError([Problem(f"tenants.{name}", expected) for name in twice])
+    return replace_tenants(settings, (*settings.tenants, *managed.values())) if managed else settings

@@ -4,6 +4,8 @@ Without operators in the settings every program on this machine may do everythin
 out). With operators, changes need the token of an ``operator``; to look needs any token, but on a loopback address
 programs on this machine may look without one.
 
+A browser shows its token once, to ``login``, and a cookie from then on (``sessions``).
+
 The token's digest is compared with every operator's, in constant time each and to the end of the list, so that the
 time taken says nothing. An address from which ``MOST_FAILURES`` wrong tokens came in a minute is told to wait before
 its next one is looked at.
@@ -12,6 +14,7 @@ its next one is looked at.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ import structlog
 from starlette.datastructures import Headers
 
 from tidegate.config import OperatorSettings, Role, key_digest
+from tidegate.control.sessions import Sessions, comes_from_here
 
 MOST_FAILURES = 10
 WINDOW_S = 60.0
@@ -51,6 +55,9 @@ LOCAL = Operator("local", Role.OPERATOR)
 LOOKER = Operator("local", Role.VIEWER)
 _NO_TOKEN = Denied(401, "unauthorized", "expected an operator's token: Authorization: Bearer TOKEN")
 _WRONG_TOKEN = Denied(401, "unauthorized", "expected the token of an operator; this one is nobody's")
+_NO_OPERATORS = Denied(
+    409, "no_operators", "expected no login: the settings have no operators, so nobody needs a token"
+)
 _VIEWER = Denied(403, "forbidden", "expected the token of an operator with the role operator, got a viewer's")
 
 
@@ -70,22 +77,51 @@ class Doorkeeper:
         self._now = now
         self._local = local
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()  # address to window's start and count
+        self.sessions = Sessions(now)
 
     def admit(self, headers: Headers, address: str, role: Role) -> Operator | Denied:
         """Say who asks for something that needs ``role``, or why he may not have it."""
         operators = self._operators()
-        token = _token(headers)
         if not operators:
             return LOCAL
-        if token is None:
+        token = _token(headers)
+        found = self._by_cookie(headers, role) if token is None else self._by_token(operators, token, address)
+        if found is None:
             return LOOKER if self._local and role is Role.VIEWER else _NO_TOKEN
-        if (wait_s := self._wait_s(address)) > 0:
+        if isinstance(found, Denied):
+            return found
+        who = Operator(found.name, found.role)
+        return _VIEWER if role is Role.OPERATOR and who.role is Role.VIEWER else who
+
+    def login(self, token: str, address: str) -> tuple[Operator, str] | Denied:
+        """Look at a token from a form; returns whose it is, and the secret for his cookie."""
+        operators = self._operators()
+        if not operators:
+            return _NO_OPERATORS
+        found = self._by_token(operators, token[:MOST_TOKEN], address)
+        if isinstance(found, Denied):
+            return found
+        return Operator(found.name, found.role), self.sessions.begin(found)
+
+    @property
+    def operators(self) -> tuple[OperatorSettings, ...]:
+        """Those of the settings in force; without any, nobody is asked for a token."""
+        return self._operators()
+
+    def _by_cookie(self, headers: Headers, role: Role) -> OperatorSettings | None:
+        if not comes_from_here(headers, changes=role is Role.OPERATOR):
+            return None
+        return self.sessions.find(headers, self._operators())
+
+    def _by_token(self, operators: tuple[OperatorSettings, ...], token: str, address: str) -> OperatorSettings | Denied:
+        place = _neighbourhood(address)
+        if (wait_s := self._wait_s(place)) > 0:
             return Denied(429, "too_many_failures", "expected fewer wrong tokens; try again later", wait_s)
         found = _find(operators, token)
         if found is None:
-            self._failed(address)
+            self._failed(place)
             return _WRONG_TOKEN
-        return _VIEWER if role is Role.OPERATOR and found.role is Role.VIEWER else found
+        return found
 
     def _wait_s(self, address: str) -> int:
         since, count = self._failures.get(address, (0.0, 0))
@@ -111,10 +147,21 @@ def _token(headers: Headers) -> str | None:
     return token.strip()[:MOST_TOKEN] if len(given) == 1 and scheme.lower() == "bearer" else ""
 
 
-def _find(operators: tuple[OperatorSettings, ...], token: str) -> Operator | None:
+def _find(operators: tuple[OperatorSettings, ...], token: str) -> OperatorSettings | None:
     digest = key_digest(token).encode()
     found = None
     for row in operators:
         if hmac.compare_digest(row.token.encode(), digest):
-            found = Operator(row.name, row.role)
+            found = row
     return found
+
+
+def _neighbourhood(address: str) -> str:
+    """Return what failures are counted for: an address, of IPv6 the network that a single customer gets (/64)."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +21,7 @@ from tidegate.config import (
     replace_policy,
 )
 from tidegate.control.bounds import longest_waits_of
+from tidegate.control.changes import recorded
 from tidegate.control.live import Live
 from tidegate.control.operators import Operator
 from tidegate.control.routing import CHANGE, VIEW, Entrance
@@ -31,8 +31,6 @@ from tidegate.runtime import Driver
 
 SERVICE_S = 10.0
 """Longest time that a request holds a seat, where the question does not say: that of ``tidegate check``."""
-
-Change = tuple[str, Any, Any]
 
 
 class PolicyRoutes:
@@ -57,19 +55,20 @@ class PolicyRoutes:
         return answer(backends_document(self._live.settings))
 
     async def _put_policy(self, request: Request, who: Operator) -> Response:
-        return self._changed(replace_policy, await read_json(request), who, "policy")
+        return await self._changed(replace_policy, await read_json(request), who, "policy")
 
     async def _patch_policy(self, request: Request, who: Operator) -> Response:
-        return self._changed(patch_policy, await read_json(request), who, "policy")
+        return await self._changed(patch_policy, await read_json(request), who, "policy")
 
     async def _put_backends(self, request: Request, who: Operator) -> Response:
-        return self._changed(replace_backends, await read_json(request), who, "backends")
+        return await self._changed(replace_backends, await read_json(request), who, "backends")
 
-    def _changed(
+    async def _changed(
         self, change: Callable[[Settings, object], Settings], value: object, who: Operator, action: str
     ) -> Response:
         after = change(self._live.settings, value)  # nobody else runs between this and putting it in force
-        return answer({"changes": change_rows(self._live.change(after, who=who.name, action=action))})
+        record = self._live.change(after, who=who.name, action=action)
+        return await recorded(self._live.audit, record)
 
     async def _preview(self, request: Request, _: Operator) -> Response:
         """Say what a patch of the policy would change, or what is wrong with it; nothing happens."""
@@ -100,11 +99,6 @@ class PolicyRoutes:
         for row in self._driver.snapshot().backends:
             seats[row.pool] = seats.get(row.pool, 0) + row.seats
         return seats
-
-
-def change_rows(changes: list[Change]) -> list[dict[str, Any]]:
-    """Return changes as they are shown."""
-    return [{"what": what, "from": before, "to": after} for what, before, after in changes]
 
 
 def _service_s(value: object) -> float:

@@ -10,8 +10,11 @@ from starlette.responses import Response
 
 from tidegate.config import ConfigError, Problem
 from tidegate.core import PolicyError
+from tidegate.stores import Conflict, NotFound, StoreError
 
 MOST_BODY = 1024 * 1024
+LISTED = 100
+MOST_LISTED = 1000
 JSON = "application/json"
 
 _encoder = msgspec.json.Encoder(enc_hook=str, order="deterministic")
@@ -70,6 +73,35 @@ def refused(error: ConfigError | PolicyError) -> SpokenError:
     more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
     message, field = f"{rows[0]['message']}{more}", rows[0]["field"]
     return SpokenError(400, "invalid_settings", message, param=field or None, errors=rows)
+
+
+def of_store(error: StoreError) -> SpokenError:
+    """Say what a store cannot do."""
+    if isinstance(error, NotFound):
+        return SpokenError(404, "not_found", str(error))
+    if isinstance(error, Conflict):
+        return SpokenError(409, "conflict", str(error))
+    return SpokenError(503, "store_unavailable", str(error))
+
+
+def limit_of(request: Request) -> int:
+    """Read how much a listing shall hold."""
+    limit = number_of(request, "limit")
+    if limit is None:
+        return LISTED
+    if not 1 <= limit <= MOST_LISTED:
+        raise SpokenError(400, "bad_request", f"expected limit from 1 to {MOST_LISTED}", param="limit")
+    return limit
+
+
+def number_of(request: Request, name: str) -> int | None:
+    """Read a whole number of the query."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise SpokenError(400, "bad_request", f"expected {name}, a whole number", param=name)
+    return int(text)
 
 
 def _sentence(problem: Problem) -> str:

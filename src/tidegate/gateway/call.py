@@ -32,6 +32,7 @@ class Call(msgspec.Struct, gc=False):
         outcome, reason: how it ended.
         used: tokens, as far as they are known.
         instead: the model that answers for another whose work was shed.
+        tenant: whose it is, empty before that is known.
         broken: the answer had begun and has no form in which its end could be told: the connection must end.
     """
 
@@ -45,6 +46,7 @@ class Call(msgspec.Struct, gc=False):
     reason: Reason | None = None
     used: Used = NOTHING
     instead: str = ""
+    tenant: str = ""
     broken: bool = False
 
     @property
@@ -108,7 +110,7 @@ class Call(msgspec.Struct, gc=False):
             status=self.status,
             outcome=self.outcome,
             reason=self.reason,
-            tenant=None if classified is None else classified.tenant.name,
+            tenant=self.tenant or None,
             band=None if classified is None else classified.band_name,
             model=None if classified is None else classified.pool,
             backend=None if lease is None else lease.backend,

@@ -109,6 +109,7 @@ class Completions:
         bad = check_headers(headers)
         tenant = self._classifier.identify(named) if bad is None else bad
         if not isinstance(tenant, Refused):
+            call.tenant = tenant.name
             tenant = self._crowd.enter(tenant.name) or tenant
         if isinstance(tenant, Refused):
             await self._refuser.early(call, send, tenant, headers=named, link=link)

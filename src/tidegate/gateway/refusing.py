@@ -85,7 +85,7 @@ class Refuser:
     ) -> None:
         """Refuse what never became a ticket."""
         now = self._clock.now()
-        self._recorder.refused(refused.reason)
+        self._recorder.refused(refused.reason, tenant=call.tenant)
         call.ended(Outcome.REJECTED, refused.reason)
         answer = answer_for(
             refused.reason,
@@ -141,7 +141,7 @@ class Refuser:
 
     def past(self, call: Call, status: int) -> None:
         """Note that the connection itself has refused a request, since its body was too slow or no body at all."""
-        self._recorder.refused(Reason.BAD_REQUEST)
+        self._recorder.refused(Reason.BAD_REQUEST, tenant=call.tenant)
         call.status = status
         call.ended(Outcome.REJECTED, Reason.BAD_REQUEST)
 

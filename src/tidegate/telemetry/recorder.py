@@ -32,6 +32,7 @@ from tidegate.telemetry.accounts import BandAccount, WindowMax
 from tidegate.telemetry.collector import Collector
 from tidegate.telemetry.heavy import RecentHeavy
 from tidegate.telemetry.recent import RecentRefusals
+from tidegate.telemetry.usage import UsageBook
 
 if TYPE_CHECKING:
     from tidegate.core import Snapshot
@@ -66,6 +67,7 @@ class Recorder:
         held: the longest that a finished request held its seat in the last five minutes, seconds.
         tenant_tokens, tenant_refusals: the tenants that used and were refused most in the last minute.
         recent: the last refusals that clients were told.
+        usage: what each tenant used since the control room last took it.
     """
 
     def __init__(self, policy: Policy, *, mode: str = "normal") -> None:
@@ -77,6 +79,7 @@ class Recorder:
         self.tenant_tokens = RecentHeavy()
         self.tenant_refusals = RecentHeavy()
         self.recent = RecentRefusals()
+        self.usage = UsageBook()
         self.accounts: dict[str, BandAccount] = {}
         self.running: defaultdict[tuple[int, str], int] = defaultdict(int)
         self.source: Source | None = None
@@ -124,6 +127,7 @@ class Recorder:
         account = self._bands[ticket.band]
         account.depth -= 1
         account.requests[self._model(ticket.pool), Outcome.CANCELLED] += 1
+        self.usage.ended(ticket.tenant, Outcome.CANCELLED)
 
     def finished(self, now: float, lease: Lease, release: Release, *, reason: Reason | None = None) -> None:
         """Count the end of a lease.
@@ -139,8 +143,17 @@ class Recorder:
         self.running[ticket.band, lease.backend] -= 1
         account.requests[self._model(ticket.pool), release.outcome] += 1
         account.request.observe(now - lease.started + lease.waited_s)
-        if reason is not None and release.outcome is Outcome.FAILED:
+        if release.outcome is not Outcome.FAILED:
+            reason = None
+        if reason is not None:
             account.refusals[reason] += 1
+        self.usage.ended(
+            ticket.tenant,
+            release.outcome,
+            reason,
+            input_tokens=release.input_tokens or 0,
+            output_tokens=release.output_tokens or 0,
+        )
         self._used(now, account, ticket, release)
         self.held.note(now, now - lease.started)
 
@@ -157,11 +170,16 @@ class Recorder:
         """Count the time from the arrival of a request to the first byte of its answer, seconds."""
         self._bands[lease.ticket.band].ttft.observe(ttft_s)
 
-    def refused(self, reason: Reason, *, band: int | None = None, model: str = NONE) -> None:
-        """Count a request that was refused before it became a ticket (no key, bad body, unknown model, ...)."""
+    def refused(self, reason: Reason, *, band: int | None = None, model: str = NONE, tenant: str = "") -> None:
+        """Count a request that was refused before it became a ticket (no key, bad body, unknown model, ...).
+
+        ``tenant`` is empty as long as it is not known whose it is.
+        """
         account = self._bands[band] if band is not None else self.accounts.setdefault(NONE, BandAccount(NONE))
         account.requests[model if model == NONE else self._model(model), Outcome.REJECTED] += 1
         account.refusals[reason] += 1
+        if tenant:
+            self.usage.ended(tenant, Outcome.REJECTED, reason)
 
     def clamped(self, band: int) -> None:
         """Count a request that asked for a higher band than its tenant may use; ``band`` is what it got."""
@@ -181,6 +199,7 @@ class Recorder:
         account = self._bands[lease.ticket.band]
         account.depth -= 1
         account.queue_wait.observe(lease.waited_s)
+        self.usage.dispatched(lease.ticket.tenant, lease.waited_s)
         self.running[lease.ticket.band, lease.backend] += 1
         turn = self._bands[lease.band]
         turn.dispatched += 1
@@ -198,7 +217,9 @@ class Recorder:
         ticket = action.ticket
         account = self._bands[ticket.band]
         account.depth -= 1
-        account.requests[self._model(ticket.pool), refusal_outcome(action)] += 1
+        outcome = refusal_outcome(action)
+        account.requests[self._model(ticket.pool), outcome] += 1
+        self.usage.ended(ticket.tenant, outcome, action.reason)
         account.refusals[action.reason] += 1
         self.tenant_refusals.add(now, ticket.tenant, 1)
 

@@ -1,0 +1,260 @@
+"""Tenants that are made, changed and taken away while the gateway runs, and their keys.
+
+What a tenant of the file is stands in the file; here are only the others. Every change is written to the control store
+together with its record before it is put in force, so that nobody is told of a key that a crash could take back. A
+key is shown once, when it is made; what is stored is its digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from tidegate.config import (
+    ConfigError,
+    Problem,
+    Settings,
+    TenantSettings,
+    differences,
+    key_digest,
+    read_tenant,
+    short_digest,
+    tenant_document,
+)
+from tidegate.control.audit import KEPT_IN_STORE, Audit, Record, new_change
+from tidegate.control.keeper import Keeper
+from tidegate.control.live import Live
+from tidegate.stores import Conflict, NotFound, StoredKey, StoredTenant
+
+KEY_BYTES = 32
+"""256 bits: guessing is hopeless, so the stored digest needs neither salt nor stretching."""
+
+MOST_KEYS = 20
+
+log = structlog.get_logger("tidegate.control")
+
+
+def new_key() -> str:
+    """Make a key."""
+    return "tg-" + secrets.token_urlsafe(KEY_BYTES)
+
+
+class Tenants:
+    """The tenants that no file holds."""
+
+    def __init__(self, live: Live, audit: Audit, keeper: Keeper, utc_now: Callable[[], datetime]) -> None:
+        self._live = live
+        self._audit = audit
+        self._keeper = keeper
+        self._utc_now = utc_now
+        self._stored: dict[str, StoredTenant] = {}
+        self._lock = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read the tenants from the store and put them in force.
+
+        Raises:
+            StoreError: the store does not answer.
+            ConfigError: they do not fit the settings.
+        """
+        async with self._lock:
+            found = await self._keeper.ask(lambda store: store.tenants())
+            stored = {tenant.name: tenant for tenant in found}
+            self._adopt(stored)
+
+    def expire(self) -> None:
+        """Take keys out of force whose time is over."""
+        self._put_in_force(self._stored)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all tenants as they are shown, those of the file too, by name."""
+        of_file = {row.name: row for row in self._live.file_settings.tenants}
+        rows = {name: _row(row, None) for name, row in of_file.items()}
+        rows |= {name: _row(self._live.managed[name], self._stored[name]) for name in self._live.managed}
+        return [rows[name] for name in sorted(rows)]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return one tenant as it is shown.
+
+        Raises:
+            NotFound: there is none.
+        """
+        if name in self._live.managed:
+            return _row(self._live.managed[name], self._stored[name])
+        for tenant in self._live.settings.tenants:
+            if tenant.name == name:
+                return _row(tenant, None)
+        raise NotFound(f"expected the name of a tenant, got {name[:128]!r}")
+
+    # Changing. All raise ``ConfigError``, ``Conflict``, ``NotFound`` or ``StoreError``; then nothing has changed.
+
+    async def create(self, name: object, value: dict[str, Any], *, who: str, undoes: int | None = None) -> str:
+        """Make a tenant with one key, which is returned."""
+        async with self._lock:
+            key = new_key()
+            keys = (StoredKey(key_digest(key), self._now()),)
+            tenant = read_tenant(name, value, (keys[0].digest,), bands=self._live.settings.band_names)
+            if any(row.name == tenant.name for row in self._live.settings.tenants):
+                raise Conflict(f"expected a new name, there is a tenant {tenant.name!r}")
+            await self._save(StoredTenant(tenant.name, _settings(tenant), keys), who, "tenant", undoes)
+            return key
+
+    async def restore(self, name: str, value: dict[str, Any], *, who: str, undoes: int) -> None:
+        """Make a tenant anew that was taken away; its keys are gone for good."""
+        async with self._lock:
+            tenant = read_tenant(name, value, (), bands=self._live.settings.band_names)
+            if any(row.name == name for row in self._live.settings.tenants):
+                raise Conflict(f"expected a new name, there is a tenant {name!r}")
+            await self._save(StoredTenant(name, _settings(tenant)), who, "undo", undoes)
+
+    async def update(self, name: str, patch: dict[str, Any], *, who: str, undoes: int | None = None) -> None:
+        """Lay a JSON merge patch over a tenant's settings."""
+        async with self._lock:
+            stored = self._mine(name)
+            tenant = read_tenant(name, patch, (), bands=self._live.settings.band_names, over=stored.settings)
+            changed = msgspec.structs.replace(stored, settings=_settings(tenant))
+            if changed != stored:
+                await self._save(changed, who, "tenant", undoes)
+
+    async def drop(self, name: str, *, who: str, undoes: int | None = None) -> None:
+        """Take a tenant away; its keys are nobody's from then on. What it has waiting and running goes on."""
+        async with self._lock:
+            stored = self._mine(name)
+            rest = {other: row for other, row in self._stored.items() if other != name}
+            record = self._record(self._settings_with(rest), who, "tenant", undoes)
+            change = new_change(record)
+            record.id = await self._keeper.ask(
+                lambda store: store.drop_tenant(name, stored.revision, change, keep=KEPT_IN_STORE)
+            )
+            self._noted(rest, record)
+
+    async def add_key(self, name: str, *, who: str, replaces: str | None = None, grace_s: float = 0.0) -> str:
+        """Give a tenant another key, which is returned; the one that it ``replaces`` ends ``grace_s`` seconds later."""
+        async with self._lock:
+            stored = self._mine(name)
+            now = self._now()
+            keys = self._living(stored)
+            if replaces is not None:
+                if all(short_digest(key.digest) != replaces for key in keys):
+                    raise NotFound(f"expected the id of a key of {name!r}, got {replaces[:80]!r}")
+                keys = tuple(
+                    msgspec.structs.replace(key, expires_at_utc=min(now + grace_s, key.expires_at_utc or now + grace_s))
+                    if short_digest(key.digest) == replaces
+                    else key
+                    for key in keys
+                )
+            if len(keys) >= MOST_KEYS:
+                raise Conflict(f"expected at most {MOST_KEYS} keys, {name!r} has {len(keys)}; revoke one")
+            key = new_key()
+            changed = msgspec.structs.replace(stored, keys=(*keys, StoredKey(key_digest(key), now)))
+            await self._save(changed, who, "key", None)
+            return key
+
+    async def revoke(self, name: str, key_id: str, *, who: str, undoes: int | None = None) -> None:
+        """Make a key nobody's, at once."""
+        async with self._lock:
+            stored = self._mine(name)
+            left = tuple(key for key in self._living(stored) if short_digest(key.digest) != key_id)
+            if len(left) == len(self._living(stored)):
+                raise NotFound(f"expected the id of a key of {name!r}, got {key_id[:80]!r}")
+            await self._save(msgspec.structs.replace(stored, keys=left), who, "key", undoes)
+
+    # Helpers
+
+    def _mine(self, name: str) -> StoredTenant:
+        stored = self._stored.get(name)
+        if stored is None:
+            self.row(name)
+            raise Conflict(f"tenant {name!r} stands in the settings file: change it there, then POST /admin/reload")
+        return stored
+
+    async def _save(self, changed: StoredTenant, who: str, action: str, undoes: int | None) -> None:
+        after = {**self._stored, changed.name: msgspec.structs.replace(changed, revision=changed.revision + 1)}
+        record = self._record(self._settings_with(after), who, action, undoes)
+        change = new_change(record)
+        record.id = await self._keeper.ask(lambda store: store.save_tenant(changed, change, keep=KEPT_IN_STORE))
+        self._noted(after, record)
+
+    def _settings_with(self, stored: dict[str, StoredTenant]) -> Settings:
+        """Return the settings with these tenants; raises what would keep them from being put in force."""
+        try:
+            return self._live.with_managed(self._managed(stored))
+        except ConfigError as error:
+            raise ConfigError([_named(problem) for problem in error.errors]) from None
+
+    def _record(self, after: Settings, who: str, action: str, undoes: int | None) -> Record:
+        changes = differences(self._live.settings, after)
+        return self._audit.new(who, action if undoes is None else "undo", changes, undoes=undoes)
+
+    def _noted(self, stored: dict[str, StoredTenant], record: Record) -> None:
+        self._audit.noted(record)
+        self._put_in_force(stored)
+
+    def _put_in_force(self, stored: dict[str, StoredTenant]) -> None:
+        """Put in force what the store has taken; a file that was read meanwhile may stand in the way."""
+        try:
+            self._adopt(stored)
+        except ConfigError as error:
+            log.error("control.tenants_wait", why=str(error), until="the next reload or start")
+
+    def _adopt(self, stored: dict[str, StoredTenant]) -> None:
+        managed = self._managed(stored)
+        if managed != self._live.managed:
+            self._live.adopt(managed)
+        self._stored = stored
+
+    def _managed(self, stored: dict[str, StoredTenant]) -> dict[str, TenantSettings]:
+        """Return stored tenants as settings; those that have not changed are not read again."""
+        bands, known = self._live.settings.band_names, self._live.managed
+        found = {}
+        for name, row in stored.items():
+            keys = tuple(key.digest for key in self._living(row))
+            old, before = known.get(name), self._stored.get(name)
+            if old is not None and before is not None and before.settings is row.settings:
+                found[name] = old if old.keys == keys else old.model_copy(update={"keys": keys})
+            else:
+                found[name] = read_tenant(name, row.settings, keys, bands=bands)
+        return found
+
+    def _living(self, stored: StoredTenant) -> tuple[StoredKey, ...]:
+        now = self._now()
+        return tuple(key for key in stored.keys if key.expires_at_utc is None or key.expires_at_utc > now)
+
+    def _now(self) -> float:
+        return self._utc_now().timestamp()
+
+
+def _settings(tenant: TenantSettings) -> dict[str, Any]:
+    shown = tenant_document(tenant)
+    del shown["keys"]
+    return shown
+
+
+def _row(tenant: TenantSettings, stored: StoredTenant | None) -> dict[str, Any]:
+    times = {} if stored is None else {key.digest: key for key in stored.keys}
+    keys = []
+    for digest in tenant.keys:
+        key = times.get(digest)
+        keys.append(
+            {
+                "id": short_digest(digest),
+                "created_at_utc": None if key is None else key.created_at_utc,
+                "expires_at_utc": None if key is None else key.expires_at_utc,
+            }
+        )
+    source = "file" if stored is None else "control"
+    return {"name": tenant.name, "source": source, **_settings(tenant), "keys": keys}
+
+
+def _named(problem: Problem) -> Problem:
+    """Leave the number of a tenant away, which says nothing to whoever sent one."""
+    path = problem.path
+    if path.startswith("tenants[") and "]" in path:
+        path = path.partition("]")[2].removeprefix(".")
+    return Problem(path, problem.expected, problem.came, problem.nearest, problem.mark)
