@@ -28,8 +28,8 @@ def test_the_driver_is_loaded_only_when_it_is_needed() -> None:
 
 _NAMES = """
 Answer Batch BatchFault BatchState BatchWork Bury Claim Conflict DeadLetter Duplicate FinalRecord Finish Full GiveBack
-JobStore LeasedRow NewBatch NewRow NotFound Order RecordKind Redriven Retry RowState Settled StoreError StoredFile
-Unavailable Verdict open_job_store
+JobStore LeasedRow NewBatch NewRow NotFound Order Overview RecordKind Redriven Retry RowState Settled StoreError
+StoredFile Unavailable Verdict open_job_store
 HOUR_S MEMORY_URL KnobStore NewChange StoredChange StoredKey StoredTenant Usage UsageRow open_knob_store
 """
 

@@ -21,6 +21,7 @@ from tidegate.stores import (
     NewBatch,
     NotFound,
     Order,
+    Overview,
     Redriven,
     StoredFile,
     StoreError,
@@ -44,6 +45,7 @@ class Desk:
                 self.create_batch,
                 self.get_batch,
                 self.list_batches,
+                self.overview,
                 self.cancel_batch,
                 self.dead_letters,
                 self.redrive,
@@ -90,6 +92,9 @@ class Desk:
 
     def list_batches(self, tenant: str | None, after: str | None, limit: int) -> list[Batch]:
         return self._store.list_batches(tenant=tenant, after=after, limit=limit)
+
+    def overview(self) -> Overview:
+        return self._store.overview()
 
     def cancel_batch(self, batch_id: str, tenant: str | None) -> Batch:
         return self._store.cancel_batch(batch_id, tenant=tenant, now_utc=self._utc())

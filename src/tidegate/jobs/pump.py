@@ -11,7 +11,7 @@ Rows are *waiting* from their arrival here until they have a seat. Those of a ba
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -159,6 +159,11 @@ class Pump:
     def unsettled(self) -> int:
         """Reports that the worker has not confirmed."""
         return len(self._reports)
+
+    def waiting_by_band(self) -> Counter[int]:
+        """Rows that wait in the scheduler, by the index of their band; there are at most as many as fit the windows."""
+        rows = (held for batch in self._held.values() for held in batch.values())
+        return Counter(held.band for held in rows if held.waiting and held.task is not None)
 
     @property
     def waiting(self) -> int:

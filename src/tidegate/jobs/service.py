@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from tidegate.jobs.routes import build_app
 from tidegate.jobs.steady import SteadyClock
 from tidegate.runtime import Clock, Driver
 from tidegate.runtime.rows import RowSender
-from tidegate.stores import Batch, DeadLetter, Redriven
+from tidegate.stores import Batch, DeadLetter, Overview, Redriven
 from tidegate.telemetry.log import RequestLine
 
 REDRIVE_WINDOW_S: Final = 86_400.0
@@ -126,6 +126,27 @@ class Jobs:
         batch: Batch = await self._link.ask(Batch, "get_batch", batch_id=batch_id, tenant=tenant)
         return batch
 
+    # For the dashboard.
+
+    def rows_waiting(self) -> Sequence[int]:
+        """Rows that wait in the scheduler, by the index of their band."""
+        counts = self._pump.waiting_by_band()
+        return [counts[band] for band in range(max(counts, default=-1) + 1)]
+
+    async def overview(self) -> dict[str, Any]:
+        """Batches that have not ended with their counts, and how many dead letters there are.
+
+        Raises:
+            StoreError: as the store says.
+        """
+        found: Overview = await self._link.ask(Overview, "overview")
+        return {
+            "batches": [_summary(batch) for batch in found.batches],
+            "unended": found.unended,
+            "dead": found.dead,
+            "waiting": self._pump.waiting_by_band().total(),
+        }
+
     # Dead letters, for the control API.
 
     async def dead_letters(self, after: str | None, limit: int) -> list[dict[str, Any]]:
@@ -180,6 +201,20 @@ class Jobs:
     def _hello(self) -> tuple[list[int], list[ToWorker]]:
         held, again = self._pump.hello()
         return held, [*again]
+
+
+def _summary(batch: Batch) -> dict[str, Any]:
+    return {
+        "id": batch.id,
+        "tenant": batch.tenant,
+        "band": batch.band,
+        "state": batch.state.value,
+        "total": batch.total,
+        "completed": batch.completed,
+        "failed": batch.failed,
+        "dead": batch.dead,
+        "expires_at_utc": batch.expires_at_utc,
+    }
 
 
 def _place(letter: str) -> tuple[str, int]:

@@ -139,6 +139,21 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What goes on: batches that have not ended, oldest first, how many there are, how many dead letters.
+
+    Both counts stop at ``COUNTED``.
+    """
+
+    batches: tuple[Batch, ...]
+    unended: int
+    dead: int
+
+
+COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The right to validate or assemble one batch, until it is lost by time.
 

@@ -42,6 +42,7 @@ from tidegate.stores.job_records import (
     NewBatch,
     NewRow,
     Order,
+    Overview,
     Redriven,
     Settled,
     StoredFile,
@@ -103,6 +104,9 @@ class BatchStore(Protocol):
         self, *, tenant: str | None, after: str | None = None, limit: int = 20, order: Order = Order.NEWEST_FIRST
     ) -> list[Batch]:
         """A page of batches, after the batch with id ``after``. Raises ``NotFound`` when that is gone."""
+
+    def overview(self, *, limit: int = 20) -> Overview:
+        """What goes on, of all tenants, with the first ``limit`` batches; cheap however many there are."""
 
     def cancel_batch(self, batch_id: str, *, tenant: str | None, now_utc: float) -> Batch:
         """Stop a batch: no row is leased afterwards, rows under lease may still finish. Idempotent.

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate.stores.database import Record
-from tidegate.stores.job_records import Batch, BatchState, NewBatch, Order
+from tidegate.stores.job_records import COUNTED, Batch, BatchState, NewBatch, Order, Overview
 from tidegate.stores.sql_common import (
     BATCH_COLUMNS,
+    OPEN_STATES,
     SqlPart,
     after_number,
     batch_of,
@@ -66,6 +67,21 @@ class SqlBatches(SqlPart):
             newest_first=order is Order.NEWEST_FIRST,
         )
         return [batch_of(record) for record in found]
+
+    def overview(self, *, limit: int = 20) -> Overview:
+        """See ``BatchStore``."""
+        sql = f"SELECT {BATCH_COLUMNS} FROM batches WHERE state IN {OPEN_STATES} ORDER BY no LIMIT ?"
+        batches = tuple(batch_of(record) for record in self._db.execute(sql, (limit,)))
+        return Overview(
+            batches=batches,
+            unended=self._how_many(f"batches WHERE state IN {OPEN_STATES}"),
+            dead=self._how_many("dead_letters"),
+        )
+
+    def _how_many(self, rows: str) -> int:
+        """Count rows, no further than anybody wants to know."""
+        ((count,),) = self._db.execute(f"SELECT count(*) FROM (SELECT 1 FROM {rows} LIMIT ?) AS found", (COUNTED,))
+        return int(count)
 
     def cancel_batch(self, batch_id: str, *, tenant: str | None, now_utc: float) -> Batch:
         """See ``BatchStore``."""
