@@ -132,7 +132,7 @@ class GatewayWorld(World):
 
     def finished(self, now: float, number: int) -> None:
         """See ``World``."""
-        request = self.log.entries[number].request
+        request = self._open[number].request
         used = {"input_tokens": request.prompt_tokens, "output_tokens": request.output_tokens}
         self._predictor.learn(self._predicted[number], **used)
         super().finished(now, number)

@@ -18,7 +18,7 @@ from tidegate.simulation.sequences import (
 )
 from tidegate.simulation.servers import EngineServer, FixedServer, Server
 from tidegate.simulation.traces import TraceError, TraceRow, read_trace
-from tidegate.simulation.world import Entry, Log, World, known_lengths
+from tidegate.simulation.world import Entry, Fleeting, Log, World, known_lengths
 
 __all__ = [
     "BLOCK",
@@ -32,6 +32,7 @@ __all__ = [
     "Entry",
     "FifoGate",
     "FixedServer",
+    "Fleeting",
     "KvPool",
     "Log",
     "Profile",

@@ -30,7 +30,7 @@ from tidegate.simulation.report import Report, ReportFold
 from tidegate.simulation.scenario import EngineSpec, Scenario
 from tidegate.simulation.series import CELLS
 from tidegate.simulation.sources import Load, Pump
-from tidegate.simulation.world import SchedulerLike, World, known_lengths
+from tidegate.simulation.world import Fleeting, SchedulerLike, World, known_lengths
 
 TIDEGATE = "tidegate"
 """Name of the run of the scenario's own policy."""
@@ -168,6 +168,7 @@ def run_one(
         scrape=scenario.scrape,
         sink=ended,
         started=started if pumps else None,
+        log=Fleeting(),
     )
     for pump in pumps.values():
         pump.fill(pump.source.start_s, world.offer)

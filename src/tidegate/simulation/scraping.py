@@ -29,7 +29,11 @@ class Scrape:
 
 
 class Scraper:
-    """Looks at the pages of all engines among the servers, each in its own rhythm."""
+    """Looks at the pages of all engines among the servers, each in its own rhythm.
+
+    Attributes:
+        next_at: when ``advance`` has something to do, ``inf`` for never.
+    """
 
     def __init__(self, scrape: Scrape | None, servers: Mapping[str, Server]) -> None:
         self._scrape = scrape or Scrape()
@@ -38,11 +42,7 @@ class Scraper:
         self._chance = random.Random(self._scrape.seed)
         self._looks = {name: self._gap() for name in self._pages}
         self._read: list[Reading] = []  # written, and not at the gateway yet
-
-    def next_event(self) -> float:
-        """When ``advance`` has something to do, ``inf`` for never."""
-        told = self._read[0].at if self._read else NEVER
-        return min(told, min(self._looks.values(), default=NEVER))
+        self.next_at = min(self._looks.values(), default=NEVER)
 
     def advance(self, now: float) -> Iterable[Reading]:
         """Look at the pages that are due; return what has reached the gateway by now."""
@@ -52,6 +52,8 @@ class Scraper:
                 self._read.append(_reading(name, now + self._scrape.late_s, self._pages[name]))
         come = [reading for reading in self._read if reading.at <= now]
         del self._read[: len(come)]
+        told = self._read[0].at if self._read else NEVER
+        self.next_at = min(told, min(self._looks.values(), default=NEVER))
         return come
 
     def _gap(self) -> float:

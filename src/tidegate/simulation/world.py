@@ -34,6 +34,8 @@ from tidegate.simulation.records import Sink, record_of
 from tidegate.simulation.scraping import Scrape, Scraper
 from tidegate.simulation.servers import NEVER, Server
 
+_MOST_BANDS = 8
+
 Estimate = Callable[[Request], WorkEstimate]
 Started = Callable[[float, Request], None]
 
@@ -123,6 +125,24 @@ class Log:
         """Entries of one band, in order of arrival."""
         return [entry for entry in self.entries if entry.request.band == band]
 
+    def arrived(self, entry: Entry) -> None:
+        """Note an arrival."""
+        self.entries.append(entry)
+
+    def went(self, entry: Entry) -> None:
+        """Note a dispatch."""
+        self.dispatched.append(entry)
+
+
+class Fleeting(Log):
+    """Keeps nothing but the time: for long runs of which only the sink is read."""
+
+    def arrived(self, entry: Entry) -> None:
+        """See ``Log``."""
+
+    def went(self, entry: Entry) -> None:
+        """See ``Log``."""
+
 
 def known_lengths(request: Request) -> WorkEstimate:
     """Estimate of a scheduler that knows lengths: the request's own numbers."""
@@ -142,6 +162,7 @@ class World:
         scrape: Scrape | None = None,
         sink: Sink | None = None,
         started: Started | None = None,
+        log: Log | None = None,
     ) -> None:
         """Set the stage.
 
@@ -153,14 +174,20 @@ class World:
             scrape: how the engines' metrics pages are read; ``None``: the scheduler sees none.
             sink: takes the record of each request when it has ended, and at the end those of the open ones.
             started: is told of each dispatch, as it happens.
+            log: what is kept; ``None``: everything.
         """
         self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
-        self.log = Log()
+        self.log = Log() if log is None else log
         self._servers = dict(servers)
+        self._due = {name: server.next_event() for name, server in self._servers.items()}
+        self._wake: float | None = None  # of the scheduler; ``None``: not asked since it was last told something
         self._arrivals = iter(arrivals)
         self._estimate = estimate
-        self._leases: dict[int, Lease] = {}  # by number of the entry
-        self._waiting: dict[tuple[str, int], int] = {}  # by pool and band
+        self._numbers = itertools.count()
+        self._turns = itertools.count()
+        self._open: dict[int, Entry] = {}  # by number, those without an outcome
+        self._leases: dict[int, Lease] = {}  # likewise
+        self._waiting: dict[str, list[int]] = {}  # by pool, for each band
         self._leaving: list[tuple[float, int]] = []  # when the client of an entry leaves
         self._scraper = Scraper(scrape, self._servers)
         self._sink = sink
@@ -179,47 +206,57 @@ class World:
         """Run until nothing is left to happen, or to the last event before ``until``."""
         self._run(until)
         if self._sink is not None:
-            for number, entry in enumerate(self.log.entries):
-                if entry.outcome is None:
-                    self._tell(number, entry)
+            for number, entry in self._open.items():
+                self._tell(number, entry)
         return self.log
 
     def _run(self, until: float) -> None:
-        servers = list(self._servers.values())
+        due, scraper, log = self._due, self._scraper, self.log
         coming = next(self._arrivals, None)
         while True:
-            work_at, server = NEVER, None
-            for one in servers:
-                at = one.next_event()
-                if at < work_at:
-                    work_at, server = at, one
+            work_at = min(due.values())
             arrive_at = NEVER if coming is None else coming.at
             if self._offered and self._offered[0][0] < arrive_at:
-                arrive_at = max(self.log.ended_at, self._offered[0][0])
-            wake = self.scheduler.next_wakeup()
+                arrive_at = max(log.ended_at, self._offered[0][0])
             leave_at = self._leaving[0][0] if self._leaving else NEVER
-            now = min(work_at, arrive_at, leave_at, NEVER if wake is None else wake)
-            if now == NEVER and not any(self._waiting.values()):
+            now = min(work_at, arrive_at, leave_at, self._wakes_at())
+            if now == NEVER and not any(map(any, self._waiting.values())):
                 return
-            now = min(now, self._scraper.next_event())
+            now = min(now, scraper.next_at)
             if now >= until or now == NEVER:
                 return
-            self.log.ended_at = now
-            if server is not None and work_at <= now:
-                server.advance(now, self)
+            log.ended_at = now
+            if work_at <= now:
+                self._advance(now, work_at)
             elif arrive_at <= now:
                 if self._offered and self._offered[0][0] <= now:
                     self._arrive(now, heapq.heappop(self._offered)[2])
                 elif coming is not None:
                     self._arrive(now, coming)
                     coming = next(self._arrivals, None)
-            elif self._scraper.next_event() <= now:
-                for reading in self._scraper.advance(now):
+            elif scraper.next_at <= now:
+                for reading in scraper.advance(now):
                     self.observe(now, reading)
             elif leave_at <= now:
                 self._leave(now, heapq.heappop(self._leaving)[1])
             else:
                 self._obey(now, self.scheduler.tick(now))
+
+    def _wakes_at(self) -> float:
+        """When the scheduler wants to be woken; asked only after it was told something."""
+        if self._wake is None:
+            wake = self.scheduler.next_wakeup()
+            self._wake = NEVER if wake is None else wake
+        return self._wake
+
+    def _advance(self, now: float, work_at: float) -> None:
+        """Let the server whose event is due, of several the one named first, do it."""
+        for name, at in self._due.items():
+            if at == work_at:
+                server = self._servers[name]
+                server.advance(now, self)
+                self._due[name] = server.next_event()
+                return
 
     def observe(self, now: float, signal: Signal) -> None:
         """Tell the scheduler a fact from outside."""
@@ -227,11 +264,11 @@ class World:
 
     def first_token(self, now: float, number: int) -> None:
         """See ``Progress``."""
-        self.log.entries[number].first_token = now
+        self._open[number].first_token = now
 
     def finished(self, now: float, number: int) -> None:
         """See ``Progress``."""
-        entry = self.log.entries[number]
+        entry = self._open.pop(number)
         entry.finished = now
         entry.outcome = Outcome.COMPLETED
         self._tell(number, entry)
@@ -239,7 +276,7 @@ class World:
         self._obey(now, self.scheduler.release(now, self._leases.pop(number).id, used))
 
     def _arrive(self, now: float, request: Request) -> None:
-        number = len(self.log.entries)
+        number = next(self._numbers)
         ticket = Ticket(
             str(number),
             request.pool,
@@ -249,7 +286,8 @@ class World:
             affinity=request.affinity,
             patient=request.patient,
         )
-        self.log.entries.append(Entry(request, ticket))
+        entry = self._open[number] = Entry(request, ticket)
+        self.log.arrived(entry)
         self._count(ticket, 1)
         if request.patience_s < NEVER:
             heapq.heappush(self._leaving, (now + request.patience_s, number))
@@ -257,8 +295,8 @@ class World:
 
     def _leave(self, now: float, number: int) -> None:
         """A client has waited long enough: its ticket is withdrawn, or its work stopped."""
-        entry = self.log.entries[number]
-        if entry.outcome is not None:
+        entry = self._open.pop(number, None)
+        if entry is None:
             return
         entry.outcome, entry.reason, entry.finished = Outcome.CANCELLED, Reason.CANCELLED, now
         self._tell(number, entry)
@@ -267,35 +305,40 @@ class World:
             self._count(entry.ticket, -1)
             self._obey(now, self.scheduler.cancel(now, entry.ticket.id))
         else:
-            self._servers[lease.backend].stop(number)
+            server = self._servers[lease.backend]
+            server.stop(number)
+            self._due[lease.backend] = server.next_event()
             self._obey(now, self.scheduler.release(now, lease.id, Release(Outcome.CANCELLED)))
 
     def _obey(self, now: float, actions: list[Action]) -> None:
+        self._wake = None
         for action in actions:
             number = int(action.ticket.id)
-            entry = self.log.entries[number]
             if isinstance(action, Dispatch):
-                self._note(entry, now, action.lease)
-                self._leases[number] = action.lease
-                self._servers[action.lease.backend].start(now, number, entry.request)
-                if self._started is not None:
-                    self._started(now, entry.request)
+                self._start(now, number, action.lease)
             elif isinstance(action, Reject | Evict):
+                entry = self._open.pop(number)
                 entry.outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
                 entry.reason = action.reason
                 entry.finished = now
                 self._tell(number, entry)
                 self._count(action.ticket, -1)
 
-    def _note(self, entry: Entry, now: float, lease: Lease) -> None:
-        ticket = lease.ticket
-        others = [band for (pool, band), count in self._waiting.items() if pool == ticket.pool and count]
-        entry.contended = any(band != ticket.band for band in others)
-        entry.passed = any(band < ticket.band for band in others)
+    def _start(self, now: float, number: int, lease: Lease) -> None:
+        entry, ticket = self._open[number], lease.ticket
+        waiting = self._waiting[ticket.pool]
+        entry.passed = any(waiting[: ticket.band])
+        entry.contended = entry.passed or any(waiting[ticket.band + 1 :])
         entry.dispatched, entry.kind, entry.backend = now, lease.kind, lease.backend
-        entry.turn = len(self.log.dispatched)
+        entry.turn = next(self._turns)
         self._count(ticket, -1)
-        self.log.dispatched.append(entry)
+        self.log.went(entry)
+        self._leases[number] = lease
+        server = self._servers[lease.backend]
+        server.start(now, number, entry.request)
+        self._due[lease.backend] = server.next_event()
+        if self._started is not None:
+            self._started(now, entry.request)
 
     def _tell(self, number: int, entry: Entry) -> None:
         if self._sink is not None:
@@ -303,5 +346,7 @@ class World:
             self._sink(record_of(number, entry, None if server is None else server.work(number)))
 
     def _count(self, ticket: Ticket, by: int) -> None:
-        key = (ticket.pool, ticket.band)
-        self._waiting[key] = self._waiting.get(key, 0) + by
+        waiting = self._waiting.get(ticket.pool)
+        if waiting is None:
+            waiting = self._waiting[ticket.pool] = [0] * _MOST_BANDS
+        waiting[ticket.band] += by
