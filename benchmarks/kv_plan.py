@@ -1,6 +1,6 @@
 """The load of ``kv_pressure`` and the same run in virtual time.
 
-Three bands laid over lengths and arrivals of a reasoning model's service (``benchmarks/data``), 2.5 times what the
+Three bands laid over lengths and arrivals of a reasoning model's service (``tidegate/cli/data``), 2.5 times what the
 engine can do, before an engine whose KV pool is the limit: it holds some 60 of these requests at a time.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from tidegate import cli
 from tidegate.classify import ParsedBody, Route
 from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Quantiles
 from tidegate.config import parse_settings
@@ -29,7 +30,7 @@ from tidegate.simulation import (
 )
 from tidegate.simulation.world import SchedulerLike
 
-TRACE = Path(__file__).parent / "data" / "servegen_deepseek_r1_3000.csv.gz"
+TRACE = Path(cli.__file__).parent / "data" / "servegen_deepseek_r1_3000.csv.gz"
 MAX_SEQUENCES, NOISE = 256, 0.08
 SEATS = 256
 LOAD = (0.3, 0.4, 1.8)

@@ -31,7 +31,7 @@ _TIMES = {
 }
 _PLAIN = {
     "sent", "answered", "open", "in_slo", "dispatches", "floors", "overtakes", "dispatch_part", "token_part",
-    "answer_tokens", "goodput", "value", "preemptions", "last_end", "wasted_tokens", "computed_tokens",
+    "answer_tokens", "answer_rate", "goodput", "value", "preemptions", "last_end", "wasted_tokens", "computed_tokens",
 }  # fmt: skip
 _DERIVED = {"refused", "answered_part", "wasted_part", "cached_part"}
 _OF_RUN = {"kv_mean", "starvation"}

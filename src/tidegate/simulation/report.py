@@ -42,7 +42,7 @@ class GroupReport:
         in_slo: part that met its targets, of those for which that is decided; ``None`` without any.
         dispatches: sent upstream; ``floors`` and ``overtakes`` of them.
         dispatch_part, token_part: of all dispatches of the run, and of their tokens.
-        answer_tokens: tokens of complete answers.
+        answer_tokens, answer_rate: tokens of complete answers, in all and a second.
         goodput: tokens a second, prompt and answer, of answers that met their targets.
         value: of those answers.
         prompt_tokens, cached_tokens: of all prompts, and of those what the prefix cache saved.
@@ -67,6 +67,7 @@ class GroupReport:
     dispatch_part: float
     token_part: float
     answer_tokens: int
+    answer_rate: float
     goodput: float
     value: float
     prompt_tokens: int
@@ -184,6 +185,7 @@ class ReportFold:
             tally.dispatches / max(1, self._total.dispatches),
             tally.dispatched_tokens / max(1, self._total.dispatched_tokens),
             tally.answer_tokens,
+            tally.answer_tokens / max(seconds, 1e-9),
             tally.good_tokens / max(seconds, 1e-9),
             tally.value,
             tally.prompt_tokens,

@@ -153,10 +153,9 @@ def _run_table(result: Result) -> Iterator[str]:
         total = report.total
         what = BASELINES.get(report.name, "the scenario's policy by the gateway's own scheduler")
         wasted = part(total.wasted_tokens / total.computed_tokens, 2) if total.computed_tokens else NONE
-        rate = total.answer_tokens / max(report.seconds, 1e-9)
         figures = (
             seconds(report.seconds),
-            f"{rate:,.0f}",
+            f"{total.answer_rate:,.0f}",
             f"{total.value:,.0f}",
             part(report.kv_mean),
             f"{total.preemptions:,}",

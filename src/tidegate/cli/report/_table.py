@@ -114,7 +114,7 @@ def _run_cells(report: Report) -> tuple[str, ...]:
     total = report.total
     return (
         seconds(report.seconds),
-        f"{sum(group.answer_tokens for group in report.bands) / max(report.seconds, 1e-9):,.0f}",
+        f"{total.answer_rate:,.0f}",
         f"{total.value:,.0f}",
         part(report.kv_mean),
         f"{total.preemptions:,}",
