@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tidegate.classify import Classifier
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
-from tidegate.control import Audit, Books, Hooks, Keeper, Live, build_control_app
+from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, build_control_app
 from tidegate.core import Reason, Scheduler, TidegateError
 from tidegate.gateway import (
     ClientServer,
@@ -38,7 +38,8 @@ LAST_WORDS_S = 1.0
 WATCH_S = 1.0
 """Time between two looks for answers that have gone silent, and for news of a mode that only observes."""
 
-CONTROL_CONNECTIONS = 100
+CONTROL_CONNECTIONS = 300
+"""Room for every dashboard that may be open, one connection each, and for scrapes and commands beside them."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,6 +74,7 @@ class Parts:
     stalls: StallMonitor
     observed: ObservedLog
     books: Books
+    feed: Feed
     jobs: Jobs | None = None
 
 
@@ -156,6 +158,7 @@ class Service:
         loop = asyncio.get_running_loop()
         parts.stalls.start(loop)
         parts.collector.start(loop)
+        parts.feed.start(loop)
         self._look()
 
     async def stop(self) -> None:
@@ -182,6 +185,7 @@ class Service:
         if self._watch is not None:
             self._watch.cancel()
         parts.live.close()
+        parts.feed.close()
         await parts.gateway.stop()
         if parts.jobs is not None:
             await parts.jobs.stop()
@@ -278,6 +282,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         utc_now=clock.utc_now,
         load=options.reload,
     )
+    feed = Feed(driver, recorder, live, utc_now=clock.utc_now, jobs=jobs)
     books = Books(keeper, audit, live, recorder.usage, utc_now=clock.utc_now)
     background: set[asyncio.Future[int]] = set()
 
@@ -297,7 +302,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 tls=_certificate(settings.gateway.tls, "gateway.tls"),
             ),
             control=ClientServer(
-                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain, books, jobs)),
+                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain, books, jobs), feed),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
                 tls=_certificate(settings.control.tls, "control.tls"),
@@ -307,6 +312,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             stalls=StallMonitor(clock, recorder),
             observed=ObservedLog(driver),
             books=books,
+            feed=feed,
             jobs=jobs,
         ),
     )

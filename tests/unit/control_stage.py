@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.config import Settings, key_digest, parse_settings
-from tidegate.control import Audit, Books, Hooks, Keeper, Live, build_control_app
+from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, build_control_app
 from tidegate.control.letters import Letters
 from tidegate.core import Scheduler
 from tidegate.runtime import Driver
@@ -61,7 +61,8 @@ class Stage:
         self.live = Live(self.settings, self._apply, self.audit, utc_now=self.clock.utc_now, load=load)
         self.books = Books(keeper, self.audit, self.live, self.recorder.usage, utc_now=self.clock.utc_now)
         hooks = Hooks(self._stop, self._drain, self.books, letters)
-        self.app = build_control_app(self.driver, self.recorder, self.live, hooks)
+        self.feed = Feed(self.driver, self.recorder, self.live, utc_now=self.clock.utc_now)
+        self.app = build_control_app(self.driver, self.recorder, self.live, hooks, self.feed)
 
     def _apply(self, settings: Settings, mode: str) -> None:
         policy, effective = settings.core_policy(mode), settings.in_mode(mode)

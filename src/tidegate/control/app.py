@@ -10,15 +10,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tidegate.control.admin import Admin, Hooks
+from tidegate.control.events import Events, Feed
 from tidegate.control.guard import Guard
 from tidegate.control.live import Live
 from tidegate.control.operators import Doorkeeper
+from tidegate.control.site import site_routes
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 
 
-def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hooks) -> Starlette:
-    """Build the app of the control port.
+def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hooks, feed: Feed) -> Starlette:
+    """Build the app of the control port; ``feed`` makes the dashboard's numbers, and is to be started by the caller.
 
     It MUST listen where the settings of ``live`` say: on a loopback address without operators, it asks nobody for a
     token.
@@ -40,6 +42,8 @@ def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hoo
         Route("/metrics", metrics),
         Route("/livez", livez),
         Route("/readyz", readyz),
+        Route("/admin/events", Events(feed, door)),
         *Admin(driver, live, door, hooks).routes,
+        *site_routes(),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, local=local)])

@@ -1,0 +1,97 @@
+// Backends, tenants, the last refusals, jobs: small tables, rebuilt only when what they show has changed.
+
+import { fill, h } from "./dom.js";
+import { NONE, count, percent, seconds } from "./figures.js";
+import { t } from "./words.js";
+
+function table(heads, rows) {
+  if (!rows.length) return null;
+  const head = heads.map(([key, kind]) => h("th", { scope: "col", class: kind ?? null }, key ? t(key) : ""));
+  const line = (cells) => h("tr", {}, ...cells.map((cell, index) =>
+    cell instanceof Node ? h("td", { class: heads[index][1] ?? null }, cell)
+      : h("td", { class: heads[index][1] ?? null, title: heads[index][1] === "text" ? String(cell) : null }, String(cell))));
+  return h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(line)));
+}
+
+function card(id, title) {
+  const content = h("div", { id });
+  return { content, element: h("section", { class: "card", "aria-label": title }, h("h2", {}, title), content) };
+}
+
+function put({ content }, heads, rows, none) {
+  const key = JSON.stringify([document.documentElement.lang, rows.map((row) => row.map((cell) => (cell instanceof Node ? cell.outerHTML : cell))), none]);
+  fill(content, key, () => [table(heads, rows) ?? h("p", { class: "none" }, none)]);
+}
+
+const tag = (kind, words) => h("span", { class: `tag ${kind}` }, words);
+
+export class Lists {
+  constructor() {
+    this.backends = card("backends", t("backends"));
+    this.pools = card("pools", t("pools"));
+    this.pools.element.hidden = true;
+    this.tokens = card("tenants-tokens", `${t("tenants")} · ${t("by_tokens")}`);
+    this.refused = card("tenants-refused", `${t("tenants")} · ${t("by_refusals")}`);
+    this.recent = card("refusals", t("recent"));
+    this.jobs = card("jobs", t("jobs"));
+    this.element = h("div", { class: "lists" },
+      h("div", { class: "stack" }, this.backends.element, this.pools.element, this.jobs.element),
+      h("div", { class: "stack" }, this.tokens.element, this.refused.element), this.recent.element);
+  }
+
+  show(numbers) {
+    this.showBackends(numbers.backends);
+    this.showPools(numbers);
+    this.showTenants(numbers.tenants);
+    this.showRefusals(numbers.refusals);
+    this.showJobs(numbers.jobs);
+  }
+
+  showBackends(rows) {
+    put(this.backends, [["backend", "text"], ["state"], ["seats", "num"], ["engine", "num"], ["kv", "num"], ["budget", "num"]],
+      rows.map((row) => [
+        row.name, state(row), `${row.running} / ${row.seats}`,
+        row.engine_running === null ? NONE : `${row.engine_running} / ${row.engine_waiting ?? NONE}`,
+        row.kv_free === null ? NONE : percent(Math.max(0, row.kv_free)), percent(row.budget),
+      ]), NONE);
+  }
+
+  showPools({ pools, bands }) {
+    this.pools.element.hidden = !pools.length;
+    if (!pools.length) return;
+    put(this.pools, [["pool", "text"], ["seats", "num"], ...bands.map(() => [null, "num"])],
+      pools.map((pool) => [pool.name, `${pool.running} / ${pool.seats}`, ...pool.depths.map((depth, index) => `${bands[index].name} ${count(depth)}`)]), NONE);
+  }
+
+  showTenants({ tokens, refused }) {
+    put(this.tokens, [["tenant", "text"], ["by_tokens", "num"]], tokens.slice(0, 5).map(([name, number]) => [name, count(number)]), t("nobody"));
+    put(this.refused, [["tenant", "text"], ["by_refusals", "num"]], refused.slice(0, 5).map(([name, number]) => [name, count(number)]), t("nobody"));
+  }
+
+  showRefusals(rows) {
+    put(this.recent, [["when", "num"], ["band"], ["tenant", "text"], ["reason"], ["status"], ["retry_after", "num"], ["request", "text"]],
+      rows.map((row) => [
+        row.age_s < 1 ? `<1 ${t("s")}` : seconds(Math.floor(row.age_s)), row.band || NONE, row.tenant || NONE, row.reason,
+        row.status === 200 ? t("fallback") : row.status, row.retry_after_s === null ? NONE : `${row.retry_after_s} ${t("s")}`, row.id,
+      ]), t("refused_none"));
+  }
+
+  showJobs(jobs) {
+    if (jobs === null) return put(this.jobs, [], [], t("jobs_off"));
+    if (jobs.error) return put(this.jobs, [], [], t("jobs_error"));
+    const rows = jobs.batches.map((batch) => [
+      batch.id, batch.tenant, batch.band, batch.state,
+      `${percent(batch.total ? (batch.completed + batch.failed + batch.dead) / batch.total : 0)} · ${count(batch.completed + batch.failed + batch.dead)} / ${count(batch.total)}`,
+      batch.failed + batch.dead ? t("failed_rows", { n: count(batch.failed + batch.dead) }) : "",
+    ]);
+    const dead = h("span", { class: jobs.dead ? "tag down bad" : "soft" }, t("dead", { n: count(jobs.dead) }));
+    rows.push([dead, "", "", "", t("rows_waiting", { n: count(jobs.waiting) }), ""]);
+    return put(this.jobs, [["batch", "text"], ["tenant", "text"], ["band"], ["state"], ["progress", "num"], [null, "num"]], rows, t("no_jobs"));
+  }
+}
+
+function state(row) {
+  if (!row.up) return tag("down bad", t("down"));
+  if (row.paused_s !== null) return tag("pause warn", t("paused", { n: seconds(Math.ceil(row.paused_s)) }));
+  return row.stale ? tag("old warn", t("stale_short")) : tag("up good", t("up"));
+}

@@ -1,0 +1,81 @@
+"""The dashboard's files: what they are served with, and that they load nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tidegate.control.site import POLICY, site_routes
+from tidegate.testing import run_virtual
+from unit.control_stage import LOCAL, Stage
+
+PAGES = Path(str(files("tidegate.control") / "pages"))
+FILES = sorted(path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*") if path.is_file())
+
+
+def test_every_file_is_served_and_nothing_else() -> None:
+    assert {route.path for route in site_routes()} == {"/" if f == "index.html" else f"/{f}" for f in FILES}
+
+    async def story() -> None:
+        stage = Stage()
+        for path in ("/../site.py", "/js/", "/index.html", "/js/../../site.py", "/js/%2e%2e/%2e%2e/app.py"):
+            assert (await stage.get(path)).status == 404
+        for path in FILES:
+            answer = await stage.get("/" if path == "index.html" else f"/{path}")
+            assert answer.status == 200
+            assert answer.body == (PAGES / path).read_bytes()
+            assert answer.headers[b"content-security-policy"] == POLICY.encode()
+            assert answer.headers[b"x-content-type-options"] == b"nosniff"
+            assert answer.headers[b"content-type"].split(b";")[0] in (
+                b"text/html",
+                b"text/css",
+                b"text/javascript",
+                b"image/svg+xml",
+            )
+            etag = answer.headers[b"etag"]
+            again = await stage.get("/" if path == "index.html" else f"/{path}", [*LOCAL, (b"if-none-match", etag)])
+            assert (again.status, again.body) == (304, b"")
+
+    run_virtual(story())
+
+
+def test_the_policy_lets_a_page_load_its_own_files_only_and_no_inline_script_or_style() -> None:
+    rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert all(rules[kind] == "'self'" for kind in ("script-src", "style-src", "connect-src", "img-src"))
+    assert "unsafe" not in POLICY
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_no_file_names_another_host_or_writes_markup(path: str) -> None:
+    text = (PAGES / path).read_text()
+    assert not re.search(r"(https?:)?//(?!www\.w3\.org/2000/svg)[a-z0-9-]+\.[a-z]", text)
+    assert not re.search(r"innerHTML|outerHTML\s*=|insertAdjacentHTML|document\.write|eval\(|new Function", text)
+    assert not re.search(r"\son[a-z]+=|\sstyle=|<style|javascript:", text if path.endswith((".html", ".svg")) else "")
+    assert text.count("\n") < 400
+
+
+def words(language: str) -> dict[str, str]:
+    text = (PAGES / f"js/words-{language}.js").read_text()
+    return dict(re.findall(r'(?:^|[ {])(\w+): "((?:[^"\\]|\\.)*)"', text))
+
+
+def test_both_languages_have_the_same_words_and_places() -> None:
+    english, chinese = words("en"), words("zh")
+    assert len(english) > 150
+    assert english.keys() == chinese.keys()
+    for key, text in english.items():
+        assert set(re.findall(r"\{\w+\}", text)) == set(re.findall(r"\{\w+\}", chinese[key])), key
+
+
+def test_every_word_that_a_script_asks_for_is_there_and_every_word_is_asked_for() -> None:
+    known = words("en")
+    source = "".join((PAGES / path).read_text() for path in FILES if not path.startswith("js/words-"))
+    asked = set(re.findall(r'\bt\("(\w+)"', source)) | set(re.findall(r'data-(?:t|label)="(\w+)"', source))
+    assert asked - known.keys() == set()
+    spoken = set(re.findall(r'["`](\w+)["`]', source)) | asked
+    families = ("find_", "gate_")
+    assert {key for key in known if key not in spoken and not key.startswith(families)} == set()
