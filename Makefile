@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all test-lowest test-engines check check-core-coverage format bench scenarios-rewrite clean
+.PHONY: help install dev demo test test-all test-compiled test-lowest test-engines check check-core-coverage format bench scenarios-rewrite clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -41,6 +41,19 @@ test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
 	$(BIN)/python -m pytest -n 2 -m "(slow or services) and not bench"
 	$(BIN)/python -m pytest -m "bench"
 
+COMPILED := build/compiled
+CORE_SOURCES := $(wildcard src/tidegate/core/*.py)
+
+$(COMPILED)/.built: $(DEV_STAMP) setup.py $(CORE_SOURCES)
+	rm -rf build
+	TIDEGATE_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/*.whl
+	@touch $@
+
+test-compiled: $(COMPILED)/.built ## The scheduler's tests on its compiled build (needs a C compiler; about a minute)
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -q -n 2 -m "not slow and not bench and not services and not engines" \
+	  tests/core tests/properties tests/theory tests/runtime
+
 test-engines: $(DEV_STAMP) ## The gateway in front of real engines: installs llama.cpp and vLLM (2.2 GB), a few minutes
 	$(BIN)/python scripts/engines/set_up.py
 	$(BIN)/python -m pytest -m engines -rs tests/engines
@@ -66,7 +79,7 @@ format: $(DEV_STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV_STAMP) ## Print the figures of docs/performance.md
+bench: $(COMPILED)/.built ## Print the figures of docs/performance.md
 	$(BIN)/python -m benchmarks
 
 scenarios-rewrite: $(DEV_STAMP) ## Refresh the expected lines of tests/scenarios

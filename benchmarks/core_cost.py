@@ -2,18 +2,26 @@
 
 Beside it, in the same run, ``queue.PriorityQueue`` put and get of the same tickets at the same depth. Every figure is
 the least of several rounds of CPU time, because whatever else runs on the machine only ever adds.
+
+Both builds of the scheduler are measured, each in a process of its own: the compiled one
+(``make build/compiled/.built``,
+which ``make bench`` makes first) and the one that Python interprets.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from queue import PriorityQueue
 
 from tidegate.core import (
@@ -30,6 +38,8 @@ from tidegate.core import (
 )
 
 Row = tuple[str, str, str]
+ROOT = Path(__file__).resolve().parent.parent
+BUILDS = {"compiled": ROOT / "build" / "compiled", "interpreted": ROOT / "src"}
 SEATS, TENANTS, ROUNDS, STEPS = 64, 100, 20, 1000
 DEPTHS = (100, 10_000, 1_000_000)
 FLOOR = Fraction(1, 20)
@@ -141,7 +151,28 @@ def slowest_call_ms(depth: int) -> tuple[str, float]:
 
 
 def run() -> list[Row]:
-    """Measure; the garbage collector rests, as the running product has it rest during a burst."""
+    """Measure every build that is there."""
+    rows: list[Row] = []
+    for build, folder in BUILDS.items():
+        if not (folder / "tidegate").is_dir():
+            rows.append((f"{build} scheduler", "not built: make build/compiled/.built", ""))
+            continue
+        found = subprocess.run(
+            [sys.executable, "-m", "benchmarks.core_cost"],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for line in found.stdout.splitlines():
+            what, figure, goal = line.split(" | ")
+            rows.append((f"{build}: {what}", figure, goal))
+    return rows
+
+
+def measure() -> list[Row]:
+    """Measure this process's build; the garbage collector rests, as the running product has it rest during a burst."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -163,5 +194,5 @@ def run() -> list[Row]:
 
 
 if __name__ == "__main__":
-    for row in run():
+    for row in measure():
         print(" | ".join(row))

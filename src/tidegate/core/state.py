@@ -6,6 +6,7 @@ from tidegate.core.actions import Action, Evict
 from tidegate.core.errors import PolicyError
 from tidegate.core.fairness import CROWD, Flow, flow_key
 from tidegate.core.lending import withdraw
+from tidegate.core.live import Live
 from tidegate.core.model import Outcome, Reason, Ticket
 from tidegate.core.names import Names
 from tidegate.core.ordering import GONE, Entry
@@ -42,7 +43,7 @@ class State:
         self.storm = Storm()
         self.entries = 0
         self.leases = 0
-        self.live: dict[str, Entry] = {}
+        self.live = Live()
         self.running: dict[int, Entry] = {}
         self.tenants = Tenants(policy.tenants)
         self.names = Names()

@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
+from tidegate.core.model import Ticket
 from tidegate.core.ordering import WAITING, Entry
 from tidegate.core.policy import Policy
+from tidegate.core.tenants import Tenants
 
 NEVER = float("inf")
 _SLACK = 64
+
+
+def _no_ticket() -> Entry:
+    return Entry(Ticket("", "", 0, ""), Tenants(()).crowd, 0, 0.0, 0.0, NEVER)
 
 
 class BandList:
@@ -25,7 +31,7 @@ class BandList:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.ends = Entry.__new__(Entry)  # of the entries' own type: attributes of one type are found faster
+        self.ends = _no_ticket()  # of the entries' own type: attributes of one type are found faster
         self.ends.before = self.ends.after = self.ends
         self.latest = 0.0  # latest expiry of those in order
 
@@ -201,5 +207,5 @@ def _is_live(item: tuple[float, int, Entry]) -> bool:
     return entry.state == WAITING and entry.early and entry.expires == item[0]
 
 
-NOBODY = Entry.__new__(Entry)
+NOBODY = _no_ticket()
 NOBODY.before = NOBODY.after = NOBODY
