@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from tidegate.core.gates import Gate, hold, look
-from tidegate.core.ordering import RUNNING
+from tidegate.core.forecast import INFINITE, expected_wait
+from tidegate.core.gates import Gate, GateKind, hold, look
+from tidegate.core.ordering import RUNNING, Entry
 from tidegate.core.pools import Pool
 from tidegate.core.routing import Backend
 from tidegate.core.state import State
+
+
+_BY_SEATS = (GateKind.NO_SEAT, GateKind.RESERVE, GateKind.CEILING)
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,6 +124,12 @@ class Why:
         gate: what stops its band, for ``kind`` ``gate``.
         waited_s: its wait so far.
         lends: the band that it lends to what it waits for, for ``kind`` ``dependency``.
+        ahead: how many others wait in its band and above, in its pool; at most so many and some overtakes go first.
+            ``None`` for what does not wait in a band.
+        expected_wait_s: how long a newcomer to its flow would wait now, seconds; it waits no longer. ``None`` when
+            nobody can say: before the pool has completed anything, while work of higher bands comes faster than the
+            pool drains, and while something other than seats stops it.
+        expires_in_s: when it ends if it still waits then, seconds from now.
     """
 
     kind: WhyKind
@@ -127,6 +137,9 @@ class Why:
     gate: Gate | None = None
     waited_s: float = 0.0
     lends: int | None = None
+    ahead: int | None = None
+    expected_wait_s: float | None = None
+    expires_in_s: float | None = None
 
 
 def take_snapshot(state: State, now: float) -> Snapshot:
@@ -202,13 +215,30 @@ def explain(state: State, now: float, ticket_id: str) -> Why:
     wait = state.names.parked.get(entry)
     if wait is not None:
         names = ", ".join(work.name for work in islice(wait.works, 3))
-        return Why(WhyKind.DEPENDENCY, f"it waits for {names}", waited_s=waited_s, lends=wait.band)
+        detail = f"it waits for {names}"
+        return Why(WhyKind.DEPENDENCY, detail, waited_s=waited_s, lends=wait.band, expires_in_s=_left(entry, now))
+    pool, band = state.pools[entry.queue.pool], entry.queue.band
+    look(pool.seating, now)
+    gate = hold(pool.seating, band)
     if entry.flow.tenant.parked:
         limit = entry.tenant.spec.max_running
-        return Why(WhyKind.TENANT_RUNNING, f"tenant {entry.tenant.name!r} runs {limit} already", waited_s=waited_s)
-    seating = state.pools[entry.queue.pool].seating
-    look(seating, now)
-    gate = hold(seating, entry.queue.band)
-    if gate is not None:
-        return Why(WhyKind.GATE, gate.detail, gate, waited_s)
-    return Why(WhyKind.BEHIND, "others are due first", waited_s=waited_s)
+        kind, detail, gate = WhyKind.TENANT_RUNNING, f"tenant {entry.tenant.name!r} runs {limit} already", None
+    elif gate is not None:
+        kind, detail = WhyKind.GATE, gate.detail
+    else:
+        kind, detail = WhyKind.BEHIND, "others are due first"
+    by_seats = kind is WhyKind.BEHIND or (gate is not None and gate.kind in _BY_SEATS)
+    wait_s = expected_wait(pool, state.policy, band, backlog=entry.flow.count - 1, now=now) if by_seats else None
+    return Why(
+        kind,
+        detail,
+        gate,
+        waited_s,
+        ahead=sum(queue.count for queue in pool.queues[: band + 1]) - 1,
+        expected_wait_s=None if wait_s == INFINITE else wait_s,
+        expires_in_s=_left(entry, now),
+    )
+
+
+def _left(entry: Entry, now: float) -> float | None:
+    return None if entry.expires == INFINITE else entry.expires - now
