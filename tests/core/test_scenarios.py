@@ -21,6 +21,8 @@ from tidegate.core import (
     BackendSpec,
     BacklogOrder,
     Band,
+    Began,
+    Declined,
     Discipline,
     Dispatch,
     Drain,
@@ -31,6 +33,7 @@ from tidegate.core import (
     Paused,
     Policy,
     PoolSpec,
+    Preempt,
     Promote,
     Reading,
     Release,
@@ -38,6 +41,7 @@ from tidegate.core import (
     Saturated,
     Scheduler,
     Seats,
+    Stoppable,
     TenantSpec,
     Ticket,
     Unit,
@@ -63,6 +67,9 @@ READ: dict[str, Any] = {
     "shed_hopeless": lambda text: text == "yes",
     "allow_lending": lambda text: text == "yes",
     "admit": lambda text: text == "yes",
+    "preemptible": lambda text: text == "yes",
+    "may_preempt": lambda text: text == "yes",
+    "preempt_rate": Fraction,
     "observe_only": lambda text: text == "yes",
     "when_saturated": Saturated,
 }
@@ -163,6 +170,10 @@ class Script:
             case "requeue":
                 self.running.pop(given["id"], None)
                 return scheduler.release(now, self.leases[given["id"]], Requeue(avoid=given.get("avoid") == "yes"))
+            case "began":
+                return scheduler.observe(now, Began(self.leases[given["id"]]))
+            case "declined":
+                return scheduler.observe(now, Declined(self.leases[given["id"]]))
             case "drain":
                 return scheduler.observe(now, Drain())
             case "wait" | "unwait":
@@ -187,6 +198,7 @@ class Script:
             work=WorkEstimate(int(given.get("tokens", "1")), 0),
             flow=given.get("flow", ""),
             name=given.get("name", ""),
+            stoppable=Stoppable(given.get("stoppable", "")),
             depends_on=tuple(given["after"].split(",")) if "after" in given else (),
             **number,
         )
@@ -203,6 +215,8 @@ class Script:
             return f"-> dispatch id={ticket}{extra}"
         if isinstance(action, Promote):
             return f"-> promote id={ticket} band={self.policy.bands[action.band].name} why={action.why}"
+        if isinstance(action, Preempt):
+            return f"-> preempt id={ticket} by={self.policy.bands[action.by].name}"
         after = "" if action.retry_after_s is None else f" retry_after={action.retry_after_s:g}"
         return f"-> {type(action).__name__.lower()} id={ticket} reason={action.reason}{after}"
 

@@ -175,11 +175,10 @@ def test_an_error_reads_like_a_compiler_message() -> None:
 
 
 def test_settings_of_later_versions_are_refused_by_name() -> None:
-    text = MODELS + "cluster: {}\npolicy:\n  bands: {p1: {target_wait: 1s}}\n"
+    text = MODELS + "cluster: {}\n"
     found = problems_of(text)
     assert [(p.line, p.path, p.expected) for p in found] == [
         (2, "cluster", "not in this version: several replicas"),
-        (4, "policy.bands.p1.target_wait", "not in this version: preemption"),
     ]
 
 

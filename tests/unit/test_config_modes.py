@@ -65,7 +65,7 @@ def test_a_mode_of_the_file_is_laid_over_the_policy() -> None:
         ("  x:\n    policy:\n      bands:\n        p3: {floor: 0}", 5, "modes.x.policy.bands", "expected only bands",
          None),
         ("  x:\n    policy: {jobs: 1}", 4, "modes.x.policy.jobs", "unknown setting", None),
-        ("  x:\n    policy: {preempt_rate: 1}", 4, "modes.x.policy.preempt_rate", "not in this version", None),
+        ("  x:\n    policy: {preempt_rate: 2}", 4, "modes.x.policy.preempt_rate", "expected a part", None),
     ],
 )  # fmt: skip
 def test_a_wrong_mode_is_placed(modes: str, line: int, path: str, expected: str, nearest: str | None) -> None:

@@ -40,6 +40,8 @@ def compile_policy(settings: Settings, mode: ModeSettings) -> Policy:
         lend_limit=policy.lend_limit,
         depends_timeout_s=policy.depends_timeout,
         observe_only=mode.observe,
+        preempt_rate=policy.preempt_rate,
+        max_preemptions=policy.max_preemptions,
     )
 
 
@@ -65,6 +67,9 @@ def _band(name: str, band: BandSettings, *, admit: bool) -> Band:
         kv_resume=float(band.kv_watermark if band.kv_resume is None else band.kv_resume),
         when_saturated=band.when_saturated,
         admit=admit,
+        preemptible=band.preemptible,
+        may_preempt=band.may_preempt,
+        target_wait_s=band.target_wait,
     )
 
 

@@ -8,12 +8,6 @@ for any name. They are refused by name, because a setting that is accepted and d
 from __future__ import annotations
 
 NOT_YET: dict[str, str] = {
-    "policy.bands.*.target_wait": "preemption",
-    "policy.bands.*.preemptible": "preemption",
-    "policy.bands.*.may_preempt": "preemption",
-    "policy.preempt_rate": "preemption",
-    "policy.max_preemptions": "preemption",
-    "policy.resume_attempts": "resuming a broken answer",
     "cluster": "several replicas",
 }
 """Path to what the setting belongs to."""

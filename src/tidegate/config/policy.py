@@ -29,6 +29,7 @@ from tidegate.config.fields import (
     Switch,
     Text,
     UnitName,
+    Whole,
 )
 from tidegate.core import BacklogOrder, Discipline, Full, Order, Unit
 from tidegate.core.policy import Saturated
@@ -107,6 +108,18 @@ class BandSettings(Section):
         default=ShedAnswer.ERROR,
         description="Shed work gets an error (429), a normal completion that says so, or another model's answer.",
     )
+    preemptible: Switch = Field(
+        default=False,
+        description="Its running work may be stopped for a higher band, and goes on later where it was.",
+    )
+    may_preempt: Switch = Field(
+        default=False,
+        description="Running work of lower, `preemptible` bands is stopped when this one waits for half of "
+        "`target_wait` and no seat is in sight.",
+    )
+    target_wait: PositiveSeconds = Field(
+        default=0.05, description="Longest wait that is meant for a band that `may_preempt`."
+    )
     message: MessageSettings = Field(default=MessageSettings(), description="Text of the fallback answer.")
 
 
@@ -130,6 +143,14 @@ class PolicySettings(Section):
         default=1.0, description="How long a queue must not be empty before `backlog_order` holds."
     )
     depends_timeout: PositiveSeconds = Field(default=600.0, description="Longest wait for a dependency.")
+    preempt_rate: Part = Field(
+        default=Fraction(5, 100), description="Most part of a pool's dispatches that may be preemptions. 0: none."
+    )
+    max_preemptions: Whole = Field(default=2, description="How often one request may be stopped.")
+    resume_attempts: Whole = Field(
+        default=2,
+        description="How often an answer whose backend failed midway goes on at another one. 0: it ends with an error.",
+    )
     bands: dict[str, BandSettings] = Field(
         json_schema_extra={"shown": "the preset's"},
         description="`p0` (highest) to `p7`. Those of the preset are overridden key by key; more may be added.",

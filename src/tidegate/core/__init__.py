@@ -1,9 +1,9 @@
 """Decide who runs, who waits and who is refused. Pure: no I/O, no clock, no chance."""
 
-from tidegate.core.actions import Action, Dispatch, Evict, Promote, Reject
+from tidegate.core.actions import Action, Dispatch, Evict, Preempt, Promote, Reject
 from tidegate.core.errors import PolicyError, TidegateError
 from tidegate.core.gates import Gate, GateKind
-from tidegate.core.model import Lease, Outcome, Reason, Release, Requeue, Ticket, Turn, WorkEstimate
+from tidegate.core.model import Lease, Outcome, Reason, Release, Requeue, Stoppable, Ticket, Turn, WorkEstimate
 from tidegate.core.names import Progress, Status
 from tidegate.core.policy import (
     AUTO,
@@ -21,7 +21,19 @@ from tidegate.core.policy import (
     Unit,
 )
 from tidegate.core.scheduler import Scheduler
-from tidegate.core.signals import Drain, Elsewhere, Health, Paused, RateLimit, Reading, Seats, Signal, Waiter
+from tidegate.core.signals import (
+    Began,
+    Declined,
+    Drain,
+    Elsewhere,
+    Health,
+    Paused,
+    RateLimit,
+    Reading,
+    Seats,
+    Signal,
+    Waiter,
+)
 from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot, Why, WhyKind
 
 __all__ = [
@@ -33,6 +45,8 @@ __all__ = [
     "BacklogOrder",
     "Band",
     "BandSnapshot",
+    "Began",
+    "Declined",
     "Discipline",
     "Dispatch",
     "Drain",
@@ -49,6 +63,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PoolSpec",
+    "Preempt",
     "Progress",
     "Promote",
     "RateLimit",
@@ -63,6 +78,7 @@ __all__ = [
     "Signal",
     "Snapshot",
     "Status",
+    "Stoppable",
     "TenantSpec",
     "Ticket",
     "TidegateError",

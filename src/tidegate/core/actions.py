@@ -53,4 +53,21 @@ class Promote:
     why: str
 
 
-Action = Dispatch | Reject | Evict | Promote
+@dataclass(slots=True)
+class Preempt:
+    """Stop a running ticket for a higher band. Its seat counts as taken until its lease is released.
+
+    The shell releases the lease with ``Requeue`` once the engine let go, or says that it cannot stop it (``Declined``).
+    Should the ticket end by itself meanwhile, its ``Release`` is as good.
+
+    Attributes:
+        by: the band that it is stopped for.
+    """
+
+    ticket: Ticket
+    lease: Lease
+    by: int
+    reason: Reason = Reason.PREEMPTED
+
+
+Action = Dispatch | Reject | Evict | Preempt | Promote

@@ -64,6 +64,8 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         crowded = waiting.is_crowded()
     if (crowded or tenant.known or entry.line.count > queue.capacity) and entry.state == WAITING:
         _confine(state, entry, actions)
+    if queue.urgency is not None and entry.state == WAITING:
+        pool.press.expect(state, entry, queue.urgency)
     if (tenant.known or ticket.name) and entry.state != GONE:
         _accept(state, entry, actions)
 
@@ -254,7 +256,7 @@ def _victim(state: State, band: int) -> Entry | None:
         if not queues:
             continue
         victim = _last_of(max(queues, key=_longest_backlog), state.now)
-        if claim_of(victim, state.now).band > band:
+        if claim_of(victim, state.now).band > band and not victim.stops:  # else its client has a part of its answer
             return victim
         newest = state.waiting.bands[lower].newest()  # if even this one is promoted, the whole band is
         if newest is not None and claim_of(newest, state.now).band > band:

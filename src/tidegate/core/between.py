@@ -100,8 +100,8 @@ class QuickBetween:
     """
 
     __slots__ = (
-        "_clock", "_floored", "_from", "_join", "_late", "_out", "_period", "_soon", "bits", "cap", "credit", "earn",
-        "floors", "unit",
+        "_before", "_clock", "_floored", "_from", "_join", "_late", "_out", "_period", "_soon", "bits", "cap", "credit",
+        "earn", "floors", "unit",
     )  # fmt: skip
 
     def __init__(self, floors: Sequence[Fraction], cap: Fraction) -> None:
@@ -115,6 +115,7 @@ class QuickBetween:
         self._late = [period - len(self._floored) if period else 0 for period in plain.period]
         self._clock = 0
         self._from = [late if period else NEVER for late, period in zip(self._late, plain.period, strict=True)]
+        self._before = list(self._from)  # what it was at each band's last dispatch
         self._soon = min(self._from)  # count from which some floor may be due
         self._out = 0  # floored bands that had no work at the last dispatch
 
@@ -127,6 +128,14 @@ class QuickBetween:
         """Take over the gaps of an earlier rule, no closer to a floor than a band that comes back from a gate."""
         for band in self._floored:
             self._set_gap(band, min(gap[band], self._join[band]))
+
+    def undo(self, band: int) -> None:
+        """Forget the latest dispatch of a band: it came to nothing, so its floor stands as if it had not been."""
+        if self._period[band] and self._before[band] < NEVER:
+            self._from[band] = self._before[band] + 1  # the dispatch itself is none that the band waited through
+            self._before[band] = NEVER
+            self._out &= ~self.bits[band]
+            self._soon = min(self._from)
 
     def decide(self, claim: Claims, held: Held, wanted: int | None = None, gated: Sequence[int] = ()) -> Choice | None:
         """Choose and commit in one step.
@@ -184,6 +193,7 @@ class QuickBetween:
             self.credit[top] = credit
         self._clock = clock = clock + 1
         if self._period[chosen]:
+            self._before[chosen] = self._from[chosen]
             self._from[chosen] = clock + self._late[chosen]
             self._soon = min(self._from)
         if out != self._out:

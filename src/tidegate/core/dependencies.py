@@ -165,6 +165,8 @@ def _make_runnable(state: State, entry: Entry, actions: list[Action]) -> None:
     entry.expires = state.expiry(queue, ticket)
     state.waiting.enter(entry, queue.band)
     queue.add(entry, state.flow_for(queue, ticket, entry.tenant), state.now)
+    if queue.urgency is not None:
+        state.pools[queue.pool].press.expect(state, entry, queue.urgency)
     work = state.names.work_of(entry)
     if work is not None:
         settle_work(state, work, actions)

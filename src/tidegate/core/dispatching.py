@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Dispatch
 from tidegate.core.capacity import answered, arm
+from tidegate.core.gates import NEVER
 from tidegate.core.lending import started
 from tidegate.core.model import Lease, Outcome, Release
 from tidegate.core.ordering import GONE, Entry
@@ -25,7 +26,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
         if turn is None:
             if seating.gating:
                 arm(state, pool)
-            return
+            break
         entry, kind, band = turn
         ticket, tenant = entry.ticket, entry.tenant
         state.waiting.leave(entry)
@@ -45,8 +46,12 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
         lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
         state.running[number] = entry
         actions.append(Dispatch(ticket, lease))
+        if ticket.stoppable:
+            pool.press.running(number, entry, kind, band)
         if ticket.name:
             started(state, entry, actions)
+    if pool.press.at < NEVER:
+        pool.press.look(state, pool, actions)
 
 
 def give_back(state: State, entry: Entry, release: Release) -> Pool:
@@ -58,6 +63,8 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
     del state.live[ticket.id]
     pool = state.pools[queue.pool]
     pool.drain.note(now - entry.lease.started)
+    if ticket.stoppable:
+        pool.press.ended(entry, release)
     backend = entry.backend
     control = backend.control
     if control is not None:

@@ -62,6 +62,8 @@ def _shut_out(state: State) -> Entry | None:
 
 
 def _is_shut_out(state: State, entry: Entry) -> bool:
+    if entry.stops:  # its client has a part of its answer: it is as good as running
+        return False
     return not (state.policy.bands[entry.queue.band].admit or entry.ticket.patient or entry in state.names.parked)
 
 

@@ -172,7 +172,7 @@ def _copy(state: State, work: Work, entry: Entry) -> Entry:
     entry.queue.remove(entry)
     state.entries += 1
     moved = Entry(entry.ticket, entry.tenant, state.entries, entry.arrived, entry.submitted, entry.expires)
-    moved.promoted = entry.promoted
+    moved.promoted, moved.stops = entry.promoted, entry.stops
     work.entry = state.live[entry.ticket.id] = moved
     state.names.replaced(entry, moved)
     return moved

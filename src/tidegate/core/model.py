@@ -44,6 +44,14 @@ class Reason(StrEnum):
     DEPENDENCY_CYCLE = "dependency_cycle"
 
 
+class Stoppable(StrEnum):
+    """When a running ticket may be stopped for a higher band (SPEC §7)."""
+
+    NEVER = ""
+    UNSTARTED = "unstarted"  # before its first token, since its answer could not go on
+    ALWAYS = "always"  # its answer goes on where it was
+
+
 class Turn(StrEnum):
     """The three kinds of dispatch (SPEC §4.1)."""
 
@@ -84,6 +92,7 @@ class Ticket:
         size_bytes: bytes of the body held in memory while it waits.
         name: request name inside the tenant (``x-request-id``), target of dependencies; empty: unnamed.
         depends_on: full names (``tenant/name``) or bare names of this tenant that must be done first.
+        stoppable: when it may be stopped while it runs, should its band be ``preemptible``.
     """
 
     id: str
@@ -100,6 +109,7 @@ class Ticket:
     depends_on: tuple[str, ...] = ()
     affinity: int = 0
     patient: bool = False
+    stoppable: Stoppable = Stoppable.NEVER
 
 
 @dataclass(slots=True, eq=False)
@@ -146,10 +156,11 @@ class Release:
 
 @dataclass(slots=True, frozen=True)
 class Requeue:
-    """A lease came to nothing before the first byte: its ticket goes back to its old place.
+    """A lease came to nothing, or ended before its answer did: its ticket goes back to its old place.
 
     It waits there outside of capacity and TTL, with its arrival; only its client's deadline still holds. Given to
     ``release`` in place of a ``Release``. The tokens charged to quotas are given back, the request stays counted.
+    The end of a lease that was to be stopped (``Preempt``) is told in this way too.
 
     Attributes:
         avoid: the failure was the backend's own, and it must not have this ticket again. When no backend is left that

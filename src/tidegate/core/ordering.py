@@ -39,7 +39,7 @@ class Entry:
 
     __slots__ = (
         "after", "answer", "arrived", "avoid", "backend", "before", "charged", "cost", "early", "expires", "flow",
-        "lease", "line", "promoted", "queue", "seq", "state", "submitted", "tenant", "ticket",
+        "lease", "line", "promoted", "queue", "seq", "state", "stops", "submitted", "tenant", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Entry:
         self.cost = work.input_tokens + answer or 1
         self.state = WAITING
         self.promoted = False
+        self.stops = 0  # how often it was preempted
         self.avoid: tuple[Backend, ...] = ()  # those that failed it
         self.charged: Slot | None = None  # where its tokens stand in the backend's quota
         self.early = False  # expires before tickets of its band that entered earlier

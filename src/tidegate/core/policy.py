@@ -70,7 +70,9 @@ class Band:
 
     ``kv_watermark`` and ``kv_resume`` are free parts of a backend's KV cache: below the first the band is not
     dispatched there, above the second it is again. ``admit`` false is how a mode closes the band: newcomers and
-    waiting tickets are shed, patient ones (of jobs) wait until it opens again, what runs goes on.
+    waiting tickets are shed, patient ones (of jobs) wait until it opens again, what runs goes on. A band that
+    ``may_preempt`` has running work of ``preemptible`` lower bands stopped when it waits half of ``target_wait_s`` and
+    no seat is in sight.
     """
 
     name: str
@@ -93,6 +95,9 @@ class Band:
     kv_resume: float = 0.0
     when_saturated: Saturated = Saturated.QUEUE
     admit: bool = True
+    preemptible: bool = False
+    may_preempt: bool = False
+    target_wait_s: float = 0.05
 
 
 @dataclass(slots=True, frozen=True)
@@ -137,7 +142,18 @@ class TenantSpec:
     allow_lending: bool = False
 
 
-P0 = Band("p0", 100, 0.05, share=8, order=Order.SJF, capacity=2000, ttl_s=10.0, ttft_slo_s=1.0, tpot_slo_s=0.05)
+P0 = Band(
+    "p0",
+    100,
+    0.05,
+    share=8,
+    order=Order.SJF,
+    capacity=2000,
+    ttl_s=10.0,
+    ttft_slo_s=1.0,
+    tpot_slo_s=0.05,
+    may_preempt=True,
+)
 P1 = Band(
     "p1",
     20,
@@ -152,7 +168,17 @@ P1 = Band(
     kv_watermark=0.08,
     kv_resume=0.12,
 )
-P2 = Band("p2", 1, 0.005, share=1, floor=Fraction(1, 20), promote_after_s=1800.0, kv_watermark=0.15, kv_resume=0.20)
+P2 = Band(
+    "p2",
+    1,
+    0.005,
+    share=1,
+    floor=Fraction(1, 20),
+    promote_after_s=1800.0,
+    kv_watermark=0.15,
+    kv_resume=0.20,
+    preemptible=True,
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -173,6 +199,8 @@ class Policy:
         depends_timeout_s: longest wait for a dependency.
         observe_only: decide and count, but refuse nothing, and run all in order of arrival; seats are respected.
         dependency_grace_s: how long an unknown name may still appear.
+        preempt_rate: most part of dispatches that may be preemptions.
+        max_preemptions: how often one ticket may be stopped.
     """
 
     bands: tuple[Band, ...] = (P0, P1, P2)
@@ -190,6 +218,8 @@ class Policy:
     depends_timeout_s: float = 600.0
     dependency_grace_s: float = 2.0
     observe_only: bool = False
+    preempt_rate: Fraction = Fraction(1, 20)
+    max_preemptions: int = 2
 
     def __post_init__(self) -> None:
         _check_bands(self)
@@ -228,6 +258,8 @@ def _check_bands(policy: Policy) -> None:
                 f"expected parts with 0 <= kv_watermark <= kv_resume < 1, got {band.kv_watermark:g} and "
                 f"{band.kv_resume:g}",
             )
+        if not 0 < band.target_wait_s < float("inf"):
+            raise PolicyError(f"{where}.target_wait", f"expected a time above 0, got {band.target_wait_s} s")
         if band.promote_after_s is not None and not band.promote_after_s > 0:
             raise PolicyError(f"{where}.promote_after", f"expected a time above 0, got {band.promote_after_s} s")
 
@@ -278,11 +310,14 @@ def _check_backend(where: str, backend: BackendSpec) -> None:
 
 
 def _check_numbers(policy: Policy) -> None:
+    if not 0 <= policy.preempt_rate <= 1:
+        raise PolicyError("policy.preempt_rate", f"expected a part from 0 to 1, got {policy.preempt_rate}")
     for key, value, low in (
         ("queue_capacity", policy.queue_capacity, 1),
         ("queue_bytes", policy.queue_bytes, 1),
         ("max_flows", policy.max_flows, 1),
         ("lend_limit", policy.lend_limit, 1),
+        ("max_preemptions", policy.max_preemptions, 0),
         ("backlog_after", policy.backlog_after_s, 0),
         ("sjf_aging", policy.sjf_aging, 0),
         ("depends_timeout", policy.depends_timeout_s, 0),

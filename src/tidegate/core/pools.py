@@ -17,6 +17,7 @@ from tidegate.core.guard import EVERY_S, Guard
 from tidegate.core.model import Reason, Turn
 from tidegate.core.ordering import Entry
 from tidegate.core.policy import AUTO, Discipline, Policy, PoolSpec, Unit
+from tidegate.core.preemption import Press
 from tidegate.core.queues import BandQueue
 from tidegate.core.routing import Seating
 from tidegate.core.shares import Shares
@@ -32,12 +33,13 @@ class Pool:
         guards: the automatic reserves, by band.
         retries: tickets that failed on a backend and wait for a seat on another, with the reason they end with when
             there is none. They have had their turn.
+        press: whom its high bands may have stopped.
         would: what would have been done to how many while the policy only observes, by reason.
     """
 
     __slots__ = (
         "_bids", "_by_tokens", "_free", "_look_at", "_rows", "_shares", "between", "drain", "guards", "known",
-        "name", "queues", "retries", "seating", "would",
+        "name", "press", "queues", "retries", "seating", "would",
     )  # fmt: skip
 
     def __init__(self, name: str, spec: PoolSpec, policy: Policy) -> None:
@@ -50,6 +52,7 @@ class Pool:
         self._shares: Shares | None = None
         self.guards: dict[int, Guard] = {}
         self._look_at = 0.0
+        self.press = Press()
         self.retries: dict[Entry, Reason] = {}
         self.would: Counter[str] = Counter()
         self.obey(spec, policy)
@@ -69,6 +72,7 @@ class Pool:
         self._share(policy)
         for queue in self.queues:
             queue.obey(policy)
+        self.press.obey(policy, self)
         renewed = _between(policy)
         if (renewed.floors, renewed.cap) != (self.between.floors, self.between.cap):
             renewed.adopt(self.between.gap)
@@ -151,9 +155,10 @@ class Pool:
             arrivals += queue.entered
             if band in self.guards:
                 guard = self.guards[band]
-                reserves[band] = guard.note(
+                wanted = guard.note(
                     now, seats=seating.seats, arrivals=arrivals, released=drain.count, held_s=drain.total_s
                 )
+                reserves[band] = self.press.as_reserve(wanted, band, self)
         if reserves != seating.reserves:
             seating.reserve(reserves)
 
@@ -178,6 +183,14 @@ class Pool:
         if entry.expires <= now:
             self.would[Reason.EXPIRED] += 1
         return entry, TURN, band
+
+    def undo(self, entry: Entry, *, latest: bool) -> None:
+        """Forget the turn of a ticket that was stopped before its first token; ``latest``: its band's last one."""
+        band = entry.queue.band
+        if latest:
+            self.between.undo(band)
+        if self._shares:
+            self._shares.give_back(band, entry.cost if self._by_tokens else 1)
 
     def retry_after(self, band: int, now: float) -> float | None:
         """Return seconds until work that waits before ``band``'s newcomers is drained; ``None`` when unknown.

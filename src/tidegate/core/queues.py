@@ -18,6 +18,7 @@ from tidegate.core.policy import BacklogOrder, Band, Policy, Saturated
 
 if TYPE_CHECKING:
     from tidegate.core.tenants import Tenant
+    from tidegate.core.urgency import Urgency
 
 FLOOR, OVERTAKE = Turn.FLOOR, Turn.OVERTAKE
 _SLACK = 64
@@ -29,6 +30,7 @@ class BandQueue(FairFlows):
     Attributes:
         count: tickets that wait here, those of parked tenants included.
         running: leases held by work dispatched from here.
+        urgency: who waits here and may have others stopped; ``None``: the band may not.
         oldest: the oldest ticket that may run; out of date while ``stale`` (see ``head``).
         busy_since: when the queue was last empty.
         entered, dispatches, overtakes, floors, promotions: counts since the start.
@@ -37,6 +39,7 @@ class BandQueue(FairFlows):
     __slots__ = (
         "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "capacity", "dispatches", "entered",
         "floors", "newest_first", "oldest", "overtakes", "pool", "promotions", "screens", "spec", "stale", "ttl_s",
+        "urgency",
     )  # fmt: skip
 
     def __init__(self, pool: str, band: int, policy: Policy) -> None:
@@ -47,6 +50,7 @@ class BandQueue(FairFlows):
         self._longest: list[tuple[int, int, Flow]] = []
         self.oldest: Entry | None = None
         self.stale = False
+        self.urgency: Urgency | None = None
         self.busy_since = 0.0
         self.arrivals = Arrivals()
         self.entered = self.dispatches = self.overtakes = self.floors = self.promotions = 0

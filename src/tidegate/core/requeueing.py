@@ -26,6 +26,11 @@ def take_back(state: State, entry: Entry, asked: Requeue, actions: list[Action])
     """Take back the seat of a lease that came to nothing; its ticket waits again, or ends."""
     pool = state.pools[entry.queue.pool]
     moved = _double(state, entry)
+    if entry.ticket.stoppable:
+        victim, was_asked = pool.press.ended(entry, asked)
+        moved.stops += was_asked
+        if victim is not None and was_asked and victim.began is None:
+            pool.undo(entry, latest=entry.queue.dispatches == victim.turn)
     pool.seating.unseat(entry)
     entry.backend.settle(entry, -entry.cost)
     if asked.avoid:
@@ -71,7 +76,7 @@ def _double(state: State, entry: Entry) -> Entry:
     expires = NEVER if ticket.deadline is None else ticket.deadline
     state.entries += 1
     moved = Entry(ticket, tenant, state.entries, entry.arrived, entry.submitted, expires)
-    moved.promoted, moved.avoid = entry.promoted, entry.avoid
+    moved.promoted, moved.avoid, moved.stops = entry.promoted, entry.avoid, entry.stops
     moved.queue, moved.flow, moved.lease = entry.queue, entry.flow, entry.lease
     state.live[ticket.id] = moved
     if ticket.name:
@@ -128,6 +133,8 @@ def _dispatch_again(state: State, pool: Pool, entry: Entry, actions: list[Action
     lease = Lease(state.leases, entry.ticket, backend.name, before.kind, before.band, now - entry.submitted, now)
     entry.lease = lease
     state.running[lease.id] = entry
+    if entry.ticket.stoppable:
+        pool.press.running(lease.id, entry, lease.kind, lease.band)
     actions.append(Dispatch(entry.ticket, lease))
 
 

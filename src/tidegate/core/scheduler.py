@@ -20,7 +20,7 @@ from tidegate.core.names import Status
 from tidegate.core.ordering import WAITING
 from tidegate.core.policy import Policy
 from tidegate.core.requeueing import take_back
-from tidegate.core.signals import Drain, Elsewhere, Signal, Waiter
+from tidegate.core.signals import Began, Declined, Drain, Elsewhere, Signal, Waiter
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
 from tidegate.core.state import MOST_EVICTIONS, State
 
@@ -110,6 +110,12 @@ class Scheduler:
         elif isinstance(signal, Elsewhere):
             note_elsewhere(state, signal)
             self._settle_names(actions)
+        elif isinstance(signal, (Began, Declined)):
+            entry = state.running.get(signal.lease)
+            if entry is not None:
+                where = state.pools[entry.queue.pool]
+                where.press.told(signal, state.now)
+                deal(state, where, actions)
         elif not isinstance(signal, Drain):
             pool = learn(state, signal)
             if pool is not None:

@@ -50,6 +50,10 @@ class Shares:
             self._present = due[best]
         return best
 
+    def give_back(self, band: int, cost: int) -> None:
+        """Forget a dispatch that came to nothing."""
+        self._due[band] = max(self._present, self._due[band] - cost * self.step[band])
+
     def charge(self, band: int, cost: int) -> None:
         """Count a dispatch of any kind against the band's share."""
         self._due[band] = max(self._due[band], self._present + cost * self.step[band])

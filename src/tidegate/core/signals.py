@@ -115,4 +115,18 @@ class Paused:
     until: float
 
 
-Signal = Health | Seats | Drain | Waiter | Elsewhere | Reading | RateLimit | Paused
+@dataclass(slots=True, frozen=True)
+class Began:
+    """A lease has had its first token. Told of ``stoppable`` tickets; who has not begun is stopped first."""
+
+    lease: int
+
+
+@dataclass(slots=True, frozen=True)
+class Declined:
+    """A lease that was to be stopped cannot be, and will not be asked again."""
+
+    lease: int
+
+
+Signal = Health | Seats | Drain | Waiter | Elsewhere | Reading | RateLimit | Paused | Began | Declined

@@ -22,6 +22,7 @@ import structlog
 
 from tidegate.core import (
     Action,
+    Declined,
     Dispatch,
     Drain,
     Evict,
@@ -29,6 +30,7 @@ from tidegate.core import (
     Outcome,
     Policy,
     PolicyError,
+    Preempt,
     Promote,
     Reason,
     Reject,
@@ -44,13 +46,15 @@ from tidegate.runtime.alarm import Alarm
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.event_log import EventLog
 from tidegate.runtime.protocol import SchedulerLike
-from tidegate.runtime.waiters import FutureWaiter, Refusal, TicketWaiter
+from tidegate.runtime.waiters import FutureWaiter, Refusal, StoppableWaiter, TicketWaiter
 from tidegate.telemetry import Recorder
 
 BATCH = 256
 """Most actions carried out in one turn of the loop; the rest follow in the next (about 1 ms of work each)."""
 MOST_LOOKED_AT = 5000
 """Most waiting tickets that one listing looks at (about 1 ms)."""
+ANSWERS = (Dispatch, Reject, Evict)
+"""Actions that end a ticket's wait."""
 FAULT = "the scheduler stopped after an internal fault; see the log of this gateway"
 
 log = structlog.get_logger("tidegate.runtime")
@@ -83,6 +87,8 @@ class Driver:
         self._event_log = event_log
         self._waiters: dict[str, tuple[Ticket, TicketWaiter]] = {}
         self._leases: dict[int, Lease] = {}
+        self._holders: dict[int, StoppableWaiter] = {}  # of leases that may be stopped
+        self._asked: dict[int, int] = {}  # leases asked to stop, and the band that it is for
         self._todo: deque[Action] = deque()
         self._working = False
         self._alarm = Alarm(clock, self._tick)
@@ -137,6 +143,7 @@ class Driver:
         if self._leases.pop(lease.id, None) is None:
             log.warning("lease.released_twice", lease=lease.id, request_id=lease.ticket.id)
             return
+        self._forget(lease)
         now = self._clock.now()
         self._recorder.finished(now, lease, release, reason=reason)
         self._event("release", now, self._scheduler.release, lease.id, release)
@@ -156,6 +163,9 @@ class Driver:
             raise ValueError(f"expected a lease that is held, got {lease.id}, which has been released")
         now, ticket = self._clock.now(), lease.ticket
         self._waiters[ticket.id] = (ticket, waiter)
+        by = self._forget(lease)
+        if by is not None and not requeue.avoid:
+            self._recorder.preempted(lease, by)
         self._recorder.requeued(now, lease)
         if self._fault is None:
             actions = self._ask("requeue", now, self._scheduler.release, lease.id, requeue)
@@ -174,7 +184,7 @@ class Driver:
         ticket = entry[0]
         now = self._clock.now()
         actions = [] if self._fault is not None else self._ask("cancel", now, self._scheduler.cancel, ticket_id)
-        if not any(action.ticket is ticket for action in actions if not isinstance(action, Promote)):
+        if not any(action.ticket is ticket for action in actions if isinstance(action, ANSWERS)):
             self._recorder.cancelled(now, ticket)
         self._recorder.actions(now, actions)
         self._carry_out(actions)
@@ -329,6 +339,9 @@ class Driver:
     def _perform(self, action: Action) -> None:
         if isinstance(action, Promote):
             return
+        if isinstance(action, Preempt):
+            self._preempt(action)
+            return
         entry = self._waiters.pop(action.ticket.id, None)
         if isinstance(action, Dispatch):
             self._dispatch(action.lease, entry)
@@ -343,6 +356,8 @@ class Driver:
         if entry is None:
             self.release(lease, Release(Outcome.CANCELLED))
             return
+        if lease.ticket.stoppable and isinstance(entry[1], StoppableWaiter):
+            self._holders[lease.id] = entry[1]
         try:
             entry[1].dispatched(lease)
         except Exception:  # as above; and its seat must not be lost
@@ -350,8 +365,30 @@ class Driver:
             if lease.id in self._leases:
                 self.release(lease, Release(Outcome.FAILED), reason=Reason.UPSTREAM_ERROR)
 
+    def _preempt(self, action: Preempt) -> None:
+        """Have a lease stopped; it may have ended since the scheduler said so."""
+        lease = action.lease
+        if lease.id not in self._leases:
+            return
+        holder = self._holders.get(lease.id)
+        self._asked[lease.id] = action.by
+        try:
+            stops = holder is not None and holder.preempt(lease)
+        except Exception:  # as above: it goes on to its end
+            log.exception("waiter.failed", request_id=lease.ticket.id)
+            stops = False
+        if not stops and self._asked.pop(lease.id, None) is not None:
+            self.observe(Declined(lease.id))
+
+    def _forget(self, lease: Lease) -> int | None:
+        """Forget who holds a lease that has ended; return the band that it was to be stopped for, if it was."""
+        if not lease.ticket.stoppable:
+            return None
+        self._holders.pop(lease.id, None)
+        return self._asked.pop(lease.id, None)
+
     def _decided(self, ticket_id: str) -> bool:
-        return any(action.ticket.id == ticket_id for action in self._todo if not isinstance(action, Promote))
+        return any(action.ticket.id == ticket_id for action in self._todo if isinstance(action, ANSWERS))
 
     def _arm(self) -> None:
         if self._fault is None:
@@ -367,7 +404,7 @@ class Driver:
         self._recorder.source = None  # what a half-updated scheduler says of itself is not worth a scrape's failure
         log.critical("scheduler.fault", waiting=len(self._waiters), running=len(self._leases), exc_info=fault)
         self._alarm.stop()
-        decided = {action.ticket.id for action in self._todo if not isinstance(action, Promote)}
+        decided = {action.ticket.id for action in self._todo if isinstance(action, ANSWERS)}
         rest = [Evict(t, Reason.DRAINING, detail=FAULT) for t, _ in self._waiters.values() if t.id not in decided]
         self._recorder.actions(now, rest)
         self._todo.extend(rest)

@@ -12,6 +12,8 @@ import msgspec
 
 from tidegate.core import (
     Action,
+    Began,
+    Declined,
     Drain,
     Elsewhere,
     Health,
@@ -45,6 +47,8 @@ _KINDS = {
     "observe.Reading": _Kind(Scheduler.observe, tuple[Reading]),
     "observe.RateLimit": _Kind(Scheduler.observe, tuple[RateLimit]),
     "observe.Paused": _Kind(Scheduler.observe, tuple[Paused]),
+    "observe.Began": _Kind(Scheduler.observe, tuple[Began]),
+    "observe.Declined": _Kind(Scheduler.observe, tuple[Declined]),
     "observe.Drain": _Kind(Scheduler.observe, tuple[Drain]),
     "observe.Elsewhere": _Kind(Scheduler.observe, tuple[Elsewhere]),
     "observe.Waiter": _Kind(Scheduler.observe, tuple[Waiter]),

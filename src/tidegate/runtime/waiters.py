@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidegate.core import Evict, Lease, Reject
 
@@ -13,8 +13,9 @@ Refusal = Reject | Evict
 class TicketWaiter(Protocol):
     """Told once how the wait of its ticket ended, on the event-loop thread.
 
-    Exactly one of the two methods is called, once; none is called after ``Driver.cancel``. Both MUST return at
-    once and MAY call the driver. They SHOULD not raise: if ``dispatched`` does, its lease is released as failed.
+    Exactly one of the two methods is called, once for a ``submit`` or ``requeue``; none is called after
+    ``Driver.cancel``. Both MUST return at once and MAY call the driver. They SHOULD not raise: if ``dispatched`` does,
+    its lease is released as failed.
     """
 
     def dispatched(self, lease: Lease) -> None:
@@ -23,6 +24,18 @@ class TicketWaiter(Protocol):
 
     def refused(self, action: Refusal) -> None:
         """The ticket gets no seat."""
+        ...
+
+
+@runtime_checkable
+class StoppableWaiter(TicketWaiter, Protocol):
+    """A waiter whose tickets may be ``stoppable``."""
+
+    def preempt(self, lease: Lease) -> bool:
+        """Stop working on a ticket, then give it back (``Driver.requeue``) once its seat is really free.
+
+        MUST return at once; false: it cannot be stopped and goes on. A lease that has ended is never asked.
+        """
         ...
 
 

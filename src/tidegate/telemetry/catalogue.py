@@ -77,11 +77,29 @@ PROMOTIONS = Metric(
 INHERITANCES = Metric(
     "tidegate_inheritances_total", Kind.COUNTER, (), "Tickets that a waiting caller lent its band to."
 )
+PREEMPTIONS = Metric(
+    "tidegate_preemptions_total",
+    Kind.COUNTER,
+    ("victim", "by"),
+    "Running requests that were stopped, by their band and the band that they were stopped for.",
+)
+RESUMES = Metric(
+    "tidegate_resumes_total",
+    Kind.COUNTER,
+    ("cause", "outcome"),
+    "Answers that had begun and went on after a stop or a broken stream (completed), or could not (failed).",
+)
+SEAM = Metric(
+    "tidegate_seam_seconds",
+    Kind.HISTOGRAM,
+    ("cause",),
+    "Pause in an answer that went on: from its last piece before the seam to the first one behind it.",
+)
 WASTED_TOKENS = Metric(
     "tidegate_wasted_tokens_total",
     Kind.COUNTER,
     ("cause",),
-    "Tokens computed, as far as known, for requests that did not complete.",
+    "Tokens computed, as far as known, for requests that did not complete, and those computed again to go on.",
 )
 TOKENS = Metric("tidegate_tokens_total", Kind.COUNTER, ("band", "kind"), "Tokens that the backends reported.")
 CLAMPED = Metric(
@@ -130,6 +148,9 @@ CATALOGUE = (
     OVERTAKES,
     PROMOTIONS,
     INHERITANCES,
+    PREEMPTIONS,
+    RESUMES,
+    SEAM,
     TOKENS,
     WASTED_TOKENS,
     ESTIMATE_ERROR,

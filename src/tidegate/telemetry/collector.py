@@ -32,6 +32,12 @@ class Collector:
         yield from _band_counters(accounts)
         yield from _band_histograms(accounts)
         yield _counter(names.INHERITANCES, {(): recorder.inheritances})
+        bands = recorder.bands
+        yield _counter(
+            names.PREEMPTIONS, {(bands[victim], bands[by]): n for (victim, by), n in recorder.preemptions.items()}
+        )
+        yield _counter(names.RESUMES, {(*key,): n for key, n in recorder.resumes.items()})
+        yield _histogram(names.SEAM, {(cause,): seam for cause, seam in recorder.seams.items()})
         yield _counter(names.WASTED_TOKENS, {(cause,): count for cause, count in recorder.wasted.items()})
         yield _gauge(names.MODE, {(recorder.mode,): 1.0})
         if recorder.source is not None:

@@ -21,6 +21,7 @@ from tidegate.core import (
     Lease,
     Outcome,
     Policy,
+    Preempt,
     Promote,
     Reason,
     Reject,
@@ -28,7 +29,7 @@ from tidegate.core import (
     Ticket,
     Turn,
 )
-from tidegate.telemetry.accounts import BandAccount, WindowMax
+from tidegate.telemetry.accounts import WAIT_BOUNDS_S, BandAccount, Histogram, WindowMax
 from tidegate.telemetry.collector import Collector
 from tidegate.telemetry.heavy import RecentHeavy
 from tidegate.telemetry.recent import RecentRefusals
@@ -74,6 +75,10 @@ class Recorder:
         self.mode = mode
         self.inheritances = 0
         self.wasted: defaultdict[str, int] = defaultdict(int)
+        self.preemptions: defaultdict[tuple[int, int], int] = defaultdict(int)  # by band of the victim, and for whom
+        self.resumes: defaultdict[tuple[str, str], int] = defaultdict(int)  # by cause and outcome
+        self.seams: dict[str, Histogram] = {}
+        self._again: set[str] = set()  # tickets that wait for another time: their wait has been counted
         self.loop_stall = WindowMax(slot_s=1.0, slots=10)
         self.held = WindowMax(slot_s=30.0, slots=10)
         self.tenant_tokens = RecentHeavy()
@@ -119,12 +124,13 @@ class Recorder:
                 self._dispatched(action.lease)
             elif isinstance(action, Promote):
                 self._promoted(action)
-            else:
+            elif not isinstance(action, Preempt):  # counted when it has really been stopped
                 self._refused(now, action)
 
     def cancelled(self, now: float, ticket: Ticket) -> None:  # noqa: ARG002
         """Count a ticket whose client left while it waited."""
         account = self._bands[ticket.band]
+        self._again.discard(ticket.id)
         account.depth -= 1
         account.requests[self._model(ticket.pool), Outcome.CANCELLED] += 1
         self.usage.ended(ticket.tenant, Outcome.CANCELLED)
@@ -164,7 +170,25 @@ class Recorder:
         account.depth += 1
         account.depth_max.note(now, account.depth)
 
+    def preempted(self, lease: Lease, by: int) -> None:
+        """Count a lease that was stopped for band ``by``; it is told as ``requeued`` besides."""
+        self.preemptions[lease.ticket.band, by] += 1
+        self._again.add(lease.ticket.id)
+
     # Told by the byte path.
+
+    def resumed(self, cause: str, seam_s: float) -> None:
+        """Count an answer that goes on after a seam; ``seam_s`` is the pause in it, seconds."""
+        self.resumes[cause, Outcome.COMPLETED] += 1
+        self.seams.setdefault(cause, Histogram(WAIT_BOUNDS_S)).observe(seam_s)
+
+    def not_resumed(self, cause: str) -> None:
+        """Count an answer that had begun, was stopped or broken, and cannot go on."""
+        self.resumes[cause, Outcome.FAILED] += 1
+
+    def recomputed(self, cause: str, tokens: int) -> None:
+        """Count tokens that had to be computed again to go on with an answer."""
+        self.wasted[cause] += tokens
 
     def first_byte(self, lease: Lease, ttft_s: float) -> None:
         """Count the time from the arrival of a request to the first byte of its answer, seconds."""
@@ -198,8 +222,11 @@ class Recorder:
     def _dispatched(self, lease: Lease) -> None:
         account = self._bands[lease.ticket.band]
         account.depth -= 1
-        account.queue_wait.observe(lease.waited_s)
-        self.usage.dispatched(lease.ticket.tenant, lease.waited_s)
+        if self._again and lease.ticket.id in self._again:
+            self._again.discard(lease.ticket.id)
+        else:
+            account.queue_wait.observe(lease.waited_s)
+            self.usage.dispatched(lease.ticket.tenant, lease.waited_s)
         self.running[lease.ticket.band, lease.backend] += 1
         turn = self._bands[lease.band]
         turn.dispatched += 1
@@ -216,6 +243,7 @@ class Recorder:
     def _refused(self, now: float, action: Reject | Evict) -> None:
         ticket = action.ticket
         account = self._bands[ticket.band]
+        self._again.discard(ticket.id)
         account.depth -= 1
         outcome = refusal_outcome(action)
         account.requests[self._model(ticket.pool), outcome] += 1
