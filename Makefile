@@ -62,7 +62,7 @@ test-engines: $(DEV_STAMP) ## The gateway in front of real engines: installs lla
 test-lowest: ## Quick tests with the oldest versions that pyproject.toml allows, in .venv-lowest
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/lowest.txt \
-	  $$(grep -hoE '^(pytest|pytest-timeout|pytest-randomly|pytest-xdist|hypothesis|numpy|scipy|psutil|openai)==.*' requirements/dev.txt)
+	  $$(grep -hoE '^(pytest|pytest-timeout|pytest-randomly|pytest-xdist|hypothesis|jsonschema|numpy|scipy|psutil|openai)==.*' requirements/dev.txt)
 	PYTHONPATH=src .venv-lowest/bin/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
 
 check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness

@@ -15,6 +15,7 @@ from tidegate.core import Scheduler
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock
+from unit import openapi_check
 
 LOCAL = [(b"host", b"127.0.0.1:8401")]
 JSON = (b"content-type", b"application/json")
@@ -122,7 +123,10 @@ class Stage:
         await self.app(scope, receive, send)
         found = dict(sent[0]["headers"])
         kind = found.get(b"content-type", b"").decode()
-        return Answer(sent[0]["status"], kind, b"".join(message.get("body", b"") for message in sent[1:]), found)
+        answered = Answer(sent[0]["status"], kind, b"".join(message.get("body", b"") for message in sent[1:]), found)
+        if method != "HEAD":
+            openapi_check.hold(method, path, answered.status, kind, answered.body)
+        return answered
 
     async def get(self, path: str, headers: list[tuple[bytes, bytes]] | None = None, *, method: str = "GET") -> Answer:
         return await self.ask(method, path, headers=LOCAL if headers is None else headers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +21,7 @@ from tidegate.control.changes import ChangeRoutes, recorded
 from tidegate.control.letters import DeadLetters, Letters
 from tidegate.control.live import Live
 from tidegate.control.logins import LoginRoutes
+from tidegate.control.openapi import OpenApiRoutes
 from tidegate.control.operators import Doorkeeper, Operator
 from tidegate.control.policies import PolicyRoutes
 from tidegate.control.routing import CHANGE, VIEW, Entrance
@@ -30,6 +32,9 @@ from tidegate.control.usage_routes import UsageRoutes
 from tidegate.core import Ticket
 from tidegate.core.snapshots import WhyKind
 from tidegate.runtime import Driver
+from tidegate.stores import StoreError
+
+log = structlog.get_logger("tidegate.control")
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,6 +75,7 @@ class Admin:
         letters = DeadLetters(hooks.letters, live.audit)
         books = hooks.books
         self.routes += [
+            *OpenApiRoutes(entrance).routes,
             *LoginRoutes(door, entrance).routes,
             *PolicyRoutes(driver, live, entrance).routes,
             *ChangeRoutes(live.audit, Undo(live, books.tenants, live.audit), entrance).routes,
@@ -118,7 +124,10 @@ class Admin:
 
     async def _reload(self, request: Request, who: Operator) -> Response:
         only(await read_json(request))
-        await self._hooks.books.tenants.load()
+        try:
+            await self._hooks.books.tenants.load()  # those that another gateway on the same store has made
+        except StoreError as error:
+            log.error("control.tenants_not_read", why=str(error))
         return await recorded(self._live.audit, self._live.reload(who=who.name))
 
     async def _drain(self, request: Request, who: Operator) -> Response:
