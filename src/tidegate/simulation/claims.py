@@ -16,7 +16,7 @@ from tidegate.core import TidegateError
 from tidegate.simulation.report import GroupReport, Report
 from tidegate.simulation.tally import Quantile
 
-_CLAIM = re.compile(r"(?P<left>\S+)\s*(?P<op><=|>=|==|<|>)\s*(?:(?P<factor>[\d.]+)\s*[*×]\s*)?(?P<right>\S+)")
+_CLAIM = re.compile(r"(?P<left>\S+)\s*(?P<op><=|>=|==|<|>)\s*(?:(?P<factor>[\d.]+)\s*[*×]\s*)?(?P<right>[^\s<>=]\S*)")
 _VALUE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|h|%)?")
 _UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "%": 0.01}
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -105,17 +105,17 @@ def parse_claim(text: str, *, groups: tuple[str, ...], runs: tuple[str, ...]) ->
 
 def judge(claim: Claim, reports: Mapping[str, Report]) -> Verdict:
     """Say whether a claim holds; one about a figure that does not exist (nobody was sent) does not."""
-    left, so_far = figure_of(reports, claim.left)
+    left, left_bound = figure_of(reports, claim.left)
     right: float | None = claim.value
+    right_bound = False
     if claim.right is not None:
-        other, bound = figure_of(reports, claim.right)
+        other, right_bound = figure_of(reports, claim.right)
         right = None if other is None else claim.value * other
-        so_far = so_far or (bound and claim.op not in ("<", "<="))
     if left is None or right is None:
         return Verdict(claim, holds=False, left=left, right=right)
-    undecided = so_far and claim.op not in (">", ">=")
+    undecided = (left_bound and claim.op not in (">", ">=")) or (right_bound and claim.op not in ("<", "<="))
     holds = _OPERATORS[claim.op](left, right) and not undecided
-    return Verdict(claim, holds, left, right, so_far)
+    return Verdict(claim, holds, left, right, left_bound)
 
 
 def figure_of(reports: Mapping[str, Report], path: Figure) -> tuple[float | None, bool]:
