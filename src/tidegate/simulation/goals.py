@@ -1,0 +1,222 @@
+"""What a policy is judged by, as pure functions of the records of its runs. Each docstring is the formula.
+
+A percentile is the least value that at least that part of all requests do not exceed. A request without a first token
+counts as infinitely late, so that refusing work makes no figure better.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidegate.core import Outcome, Policy
+from tidegate.core.promises import nth_dispatch
+from tidegate.simulation.records import Record
+from tidegate.simulation.scenario import Slo
+from tidegate.simulation.tally import meets, worth
+
+NEVER = float("inf")
+_FINE = (None, Outcome.COMPLETED, Outcome.CANCELLED)
+WINDOW = 100
+"""Dispatches among which a floored band is counted."""
+
+HARVEST_SLO = Slo(ttft_s=0.3, tpot_s=0.05)
+"""What p0 keeps while the rest is harvested."""
+
+
+@dataclass(slots=True, frozen=True)
+class Calm:
+    """How little p0 feels of the rest.
+
+    Attributes:
+        alone_s: 99th percentile of the time to p0's first token when only p0 is there.
+        among_s: the same with everything else there.
+        wait_s: 99th percentile of p0's wait in the gateway, with everything else there.
+    """
+
+    alone_s: float
+    among_s: float
+    wait_s: float
+
+    @property
+    def ratio(self) -> float:
+        """``among_s / alone_s``."""
+        return self.among_s / self.alone_s
+
+
+def calm(among: Iterable[Record], alone: Iterable[Record]) -> Calm:
+    """Compare p0 among everything else with p0 alone, on the same p0 arrivals.
+
+    calm = p99 of (first token - arrival) of p0, all present / the same, p0 alone.
+
+    Raises:
+        ValueError: one of the runs has no p0.
+    """
+    highest = [record for record in among if record.band == 0]
+    return Calm(
+        _p99([_late(record.ttft_s) for record in alone if record.band == 0]),
+        _p99([_late(record.ttft_s) for record in highest]),
+        _p99([_late(record.wait_s) for record in highest]),
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class Harvest:
+    """What was left for work without a hurry.
+
+    Attributes:
+        part: of the offline tokens that there would be without any targets.
+        kept: part of p0 that met its targets meanwhile.
+    """
+
+    part: float
+    kept: float
+
+
+def harvest(records: Iterable[Record], free: Iterable[Record], slo: Slo = HARVEST_SLO) -> Harvest:
+    """Compare the offline work done beside a p0 that keeps its targets with that of a run that has none.
+
+    harvest = useful tokens below p0, policy / useful tokens below p0, no targets at all; a token is useful when it was
+    computed for the first time and for an answer that was not given up. kept = p0 answers within ``slo`` / all p0.
+    """
+    rows = list(records)
+    highest = [record for record in rows if record.band == 0]
+    best = _useful_tokens(free)
+    kept = sum(meets(record, slo) for record in highest) / len(highest) if highest else 1.0
+    return Harvest(_useful_tokens(rows) / best if best else NEVER, kept)
+
+
+def value(records: Iterable[Record], slos: Sequence[Slo], bound: float) -> float:
+    """Return the value of all answers within their targets over the clairvoyant bound on the same arrivals.
+
+    value = sum of ``value_of_band * (prompt + 2 * output)`` over the answers that met every target / bound.
+    """
+    got = sum(worth(record, slos[record.band]) for record in records if meets(record, slos[record.band]))
+    return got / bound if bound else 1.0
+
+
+@dataclass(slots=True, frozen=True)
+class Starvation:
+    """How long a band with waiting work went without a dispatch.
+
+    Attributes:
+        ratio: the largest of measured gap over bound, of all bands that have a bound; 0 when nothing ever waited.
+        least: per band, its fewest dispatches among ``WINDOW`` in a row in which it waited all the time; ``None``
+            when there was no such row.
+    """
+
+    ratio: float
+    least: tuple[int | None, ...]
+
+
+def starvation(records: Iterable[Record], policy: Policy, *, seats: int) -> Starvation:
+    """Measure the gaps of each band against what the policy promises.
+
+    A band waits at a dispatch when a request of it had arrived before and was neither dispatched nor gone yet.
+    gap = dispatches from the first of others at which it waits up to its own next one, that one included, it waiting
+    all the while. bound = the dispatches in which the rules promise it one (``core.promises``). The promise is to work
+    that may run: where a KV watermark, a quota or a tenant's limit stopped the band, the gaps say nothing.
+
+    Args:
+        records: all of one run of one pool.
+        policy: that it obeyed.
+        seats: of the pool.
+    """
+    rows = list(records)
+    turns = sorted((record for record in rows if record.turn is not None), key=lambda record: record.turn or 0)
+    ratio, least = 0.0, []
+    for band in range(len(policy.bands)):
+        gap, fewest = _gaps(turns, _waits(rows, turns, band), band)
+        bound = nth_dispatch(policy, band, 1, seats=seats).count
+        if bound is not None:
+            ratio = max(ratio, gap / bound)
+        least.append(fewest)
+    return Starvation(ratio, tuple(least))
+
+
+@dataclass(slots=True, frozen=True)
+class Memory:
+    """How well the KV cache was used.
+
+    Attributes:
+        use: mean part of the pool that running work held, of all engines.
+        wasted: part of the computed tokens that were thrown away.
+        refused: p0 requests that got no answer, other than by leaving.
+    """
+
+    use: float
+    wasted: float
+    refused: int
+
+
+def memory(records: Iterable[Record], kv_mean: float) -> Memory:
+    """Judge the use of memory.
+
+    use = mean over time and engines of held KV blocks / all. wasted = tokens computed again after a preemption, or for
+    an answer that nobody got / all tokens computed. refused = p0 requests that were rejected, evicted or failed.
+    """
+    computed = wasted = refused = 0
+    for record in records:
+        computed += record.computed_tokens
+        wasted += record.wasted_tokens
+        refused += record.band == 0 and record.outcome not in _FINE
+    return Memory(kv_mean, wasted / computed if computed else 0.0, refused)
+
+
+def _late(seconds: float | None) -> float:
+    return NEVER if seconds is None else seconds
+
+
+def _p99(times: list[float]) -> float:
+    if not times:
+        raise ValueError("expected at least one request of the highest band, got none")
+    return sorted(times)[math.ceil(0.99 * len(times)) - 1]
+
+
+def _useful_tokens(records: Iterable[Record]) -> int:
+    return sum(record.computed_tokens - record.wasted_tokens for record in records if record.band)
+
+
+def _waits(rows: list[Record], turns: list[Record], band: int) -> list[bool]:
+    """Say for each dispatch whether the band waited then, its own dispatch included."""
+    times = [_late(record.dispatched_s) for record in turns]
+    marks = [0] * (len(turns) + 1)
+    for record in rows:
+        if record.band != band:
+            continue
+        first = bisect_right(times, record.arrival_s)
+        if record.turn is not None:
+            end = record.turn + 1
+        elif record.finished_s is not None:
+            end = bisect_left(times, record.finished_s)
+        else:
+            end = len(turns)
+        if first < end:
+            marks[first] += 1
+            marks[end] -= 1
+    waiting, result = 0, []
+    for mark in marks[:-1]:
+        waiting += mark
+        result.append(waiting > 0)
+    return result
+
+
+def _gaps(turns: list[Record], waits: list[bool], band: int) -> tuple[int, int | None]:
+    """Return the longest gap of a band, and its fewest dispatches in a window."""
+    longest = gap = run = 0
+    fewest: int | None = None
+    own: list[int] = [0]  # dispatches of the band so far
+    for record, waiting in zip(turns, waits, strict=True):
+        mine = record.band == band
+        own.append(own[-1] + mine)
+        run = run + 1 if waiting else 0
+        gap = gap + 1 if waiting else 0
+        longest = max(longest, gap)
+        if mine:
+            gap = 0
+        if run >= WINDOW:
+            count = own[-1] - own[-1 - WINDOW]
+            fewest = count if fewest is None else min(fewest, count)
+    return longest, fewest
