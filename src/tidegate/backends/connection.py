@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -24,6 +25,9 @@ from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedO
 from tidegate.backends.response import Response
 
 _ZERO = ord("0")
+
+LEAVE_S = 0.5
+"""How long an engine may take to close a connection whose request was ended from here."""
 
 SLICE = 256 * 1024
 """Bytes of a request body handed to the transport at once, so that pausing can take effect in between."""
@@ -69,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_headers",
         "_informational",
         "_keep",
+        "_leaving",
         "_limits",
         "_loop",
         "_name",
@@ -99,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._shortest_s = min(set_limits, default=None)
         self._body: memoryview | None = None  # what is left of the request body
         self._write_paused = self._read_paused = False
+        self._leaving: Callable[[], None] | None = None  # told when the peer has closed its side
         self._unread = 0  # bytes of body that the consumer has not taken
         self.served = 0
         self.idle_since = 0.0
@@ -155,6 +161,24 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def leave(self, left: Callable[[], None]) -> None:
+        """Close our side, and call ``left`` when the peer has closed its own; what it still sends is dropped."""
+        transport = self._transport
+        half_sent = self._body is not None
+        self._detach()
+        if transport is None:
+            self._loop.call_soon(left)
+            return
+        self._leaving = left
+        if half_sent or transport.is_closing() or not transport.can_write_eof():  # TLS has no half-closed connection
+            self.abort()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LEAVE_S, transport.abort)
+        self.drained()
+        transport.write_eof()
+
     def shut(self) -> None:
         """Close at once and tell whoever waits for the response."""
         self._ended("this client was closed")
@@ -180,6 +204,8 @@ class Connection(asyncio.Protocol):
         """Parse what has come."""
         response = self._response
         if response is None:
+            if self._leaving is not None:
+                return
             self.abort()  # nothing was asked: leftovers of the last response, or a farewell such as 408
             return
         response.last_byte_at = self._loop.time()
@@ -210,6 +236,12 @@ class Connection(asyncio.Protocol):
         """The connection is gone."""
         self._ended("the connection was lost" if exc is None else f"the connection was lost: {exc}")
         self._transport = None
+        left, self._leaving = self._leaving, None
+        if left is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            left()
         self._owner.connection_lost(self)
 
     def pause_writing(self) -> None:

@@ -36,6 +36,9 @@ class EngineKind:
         reuse: when its connections may be used again.
         health: page that says whether it is well; its list of models for one that is not ours to ask for more.
         look_every_s: time between two looks at that page while it is well; a vendor's is not asked all the time.
+        continues: goes on with a text it is given: completions behind their prompt, chat behind the last message of the
+            assistant (``continue_final_message``; llama.cpp does without being told).
+        tells_usage: tells the usage in every event of a stream when asked (``continuous_usage_stats``).
     """
 
     name: str
@@ -43,6 +46,8 @@ class EngineKind:
     reuse: Reuse
     health: bytes = b"/health"
     look_every_s: float = 5.0
+    continues: bool = True
+    tells_usage: bool = False
 
     def priority_of(self, rank: int) -> int | None:
         """Turn a rank (0 is best) into the engine's ``priority`` value; None where the engine knows none."""
@@ -52,10 +57,10 @@ class EngineKind:
 ENGINES = {
     kind.name: kind
     for kind in (
-        EngineKind("vllm", PrioritySign.LOWER_FIRST, Reuse.ALWAYS),
-        EngineKind("sglang", PrioritySign.HIGHER_FIRST, Reuse.ALWAYS),
+        EngineKind("vllm", PrioritySign.LOWER_FIRST, Reuse.ALWAYS, tells_usage=True),
+        EngineKind("sglang", PrioritySign.HIGHER_FIRST, Reuse.ALWAYS, tells_usage=True),
         EngineKind("llamacpp", PrioritySign.NONE, Reuse.AFTER_PLAIN),
-        EngineKind("openai", PrioritySign.NONE, Reuse.ALWAYS, health=b"/v1/models", look_every_s=60.0),
+        EngineKind("openai", PrioritySign.NONE, Reuse.ALWAYS, health=b"/v1/models", look_every_s=60.0, continues=False),
         EngineKind("tidegate", PrioritySign.LOWER_FIRST, Reuse.ALWAYS),
     )
 }

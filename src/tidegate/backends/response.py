@@ -151,6 +151,24 @@ class Response:
             self.fail(Broken("the request was aborted on this side"))
             connection.abort()
 
+    def leave(self, left: Callable[[], None]) -> None:
+        """End the request as ``abort`` does, and call ``left`` once the engine has let go of it too.
+
+        It has when it closes its side of the connection, which tells that it has seen the end of ours; at the latest
+        after ``connection.LEAVE_S``. A response that is over already has been let go of.
+        """
+        connection = self._connection
+        if connection is None:
+            self._loop.call_soon(left)
+            return
+        self.fail(Broken("the request was stopped on this side"))
+        connection.leave(left)
+
+    @property
+    def unread(self) -> bool:
+        """Whether something has come that its reader has not taken."""
+        return bool(self._pieces)
+
     # What follows is called by the connection only.
 
     async def started(self) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.backends.connection import Connection, Limits
@@ -103,7 +104,15 @@ class Upstream:
         """Connections waiting for a request."""
         return len(self._idle)
 
-    async def request(self, method: bytes, target: bytes, headers: Headers = (), body: bytes = b"") -> Response:
+    async def request(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        sent: Callable[[Response], None] | None = None,
+    ) -> Response:
         """Send a request and wait for the response head. Cancelling it closes the connection.
 
         The caller must read the response to its end or call its ``abort()``.
@@ -113,6 +122,8 @@ class Upstream:
             target: origin-form, begins with a slash.
             headers: without those that frame the message (``wire.FRAMING``).
             body: sent with its length; empty is no body.
+            sent: is given the response as soon as the request is on its way, so that it can be aborted before its head;
+                a second one when the request had to be sent again.
 
         Raises:
             ValueError: what was passed would break the framing; nothing was sent.
@@ -123,6 +134,8 @@ class Upstream:
         if connection is not None:
             self.counters.reuses += 1
             response = connection.send(method, head, body)
+            if sent is not None:
+                sent(response)
             try:
                 await response.started()
             except Unavailable:
@@ -131,6 +144,8 @@ class Upstream:
                 return response
         fresh = await self._connect(sent_before=connection is not None)
         response = fresh.send(method, head, body)
+        if sent is not None:
+            sent(response)
         await response.started()
         return response
 

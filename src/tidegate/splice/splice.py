@@ -90,15 +90,16 @@ class Splice:
             return continued(body, self.wish, text=text, tokens=self._account.base, told=self._told)
         return body if self.wish.stream else streamed(body, told=self._told)
 
-    def quick(self, piece: bytes) -> bool:
-        """Take a piece of the first leg if there is nothing to it: it goes out as it is. False: ``feed`` it."""
+    def passes(self, piece: bytes) -> bool:
+        """Say whether a piece of the first leg goes out as it is; then ``keep`` it. Otherwise ``feed`` it."""
         if not self._plain or self._tail or self.failed or not piece.endswith((b"\n\n", b"\r\n\r\n")):
             return False
-        if b"error" in piece or b'"abort"' in piece or self._kept_size > MOST_KEPT:
-            return False
+        return not (b"error" in piece or b'"abort"' in piece or self._kept_size > MOST_KEPT)
+
+    def keep(self, piece: bytes) -> None:
+        """Take in a piece that ``passes``."""
         self._kept.append(piece)
         self._kept_size += len(piece)
-        return True
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece of the present leg; return what goes out of it now."""
