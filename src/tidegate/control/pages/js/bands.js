@@ -37,6 +37,7 @@ class Row {
     this.name = h("span");
     this.gates = h("small");
     this.spark = spark(`band-${index}`);
+    this.peak = h("small");
     this.cells = Object.fromEntries(["depth", "running", "wait", "ttft", "tokens", "refusals"].map((key) => [key, [h("span"), h("small")]]));
     this.share = meter();
     this.shareWords = h("small");
@@ -44,7 +45,7 @@ class Row {
     this.oldestWords = h("small");
     const plain = (key) => cell(key, ...this.cells[key]);
     this.element = h("tr", {},
-      h("td", { class: "name" }, this.sign, this.name, this.gates), plain("depth"), cell("minutes", this.spark), plain("running"),
+      h("td", { class: "name" }, this.sign, this.name, this.gates), plain("depth"), cell("minutes", this.spark, this.peak), plain("running"),
       plain("wait"), plain("ttft"), plain("tokens"), cell("share", this.share, this.shareWords),
       cell("starvation", this.oldest, this.oldestWords), plain("refusals"));
     this.drawn = -1;
@@ -57,7 +58,7 @@ class Row {
     this.put("running", count(band.running), "");
     this.put("wait", `${seconds(band.wait_p50_s)} / ${seconds(band.wait_p99_s)}`, "");
     this.put("ttft", `${seconds(band.ttft_p50_s)} / ${seconds(band.ttft_p99_s)}`, this.target(band));
-    this.put("tokens", count(band.written_per_s), t("in_per_s", { n: count(band.read_per_s) }));
+    this.put("tokens", count(band.written_per_s), band.read_per_s ? t("in_per_s", { n: count(band.read_per_s) }) : "");
     this.put("refusals", count(band.refused_per_s), reasons(band.refusals));
     const late = band.target_s !== null && band.ttft_p99_s > band.target_s;
     attribute(this.cells.ttft[0], "class", late ? "bad" : null);
@@ -66,6 +67,8 @@ class Row {
     this.stops(band);
     if (this.drawn !== history.number) {
       this.drawn = history.number;
+      const peak = Math.max(0, ...(history.series[`${band.name}.depth`] ?? []));
+      text(this.peak, peak ? t("peak", { n: count(peak) }) : "");
       draw(this.spark, history.series[`${band.name}.depth`], history.points, `${band.name} ${t("depth")}, ${t("minutes")}`);
     }
   }

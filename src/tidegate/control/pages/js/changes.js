@@ -49,7 +49,7 @@ export class Changes {
       ? h("button", { type: "button", class: "undo", disabled: reason !== "", title: reason || null, onclick: () => this.ask(record) }, t("undo"))
       : null;
     return h("tr", { "data-record": record.id },
-      h("td", { class: "num" }, moment(record.at_utc)), h("td", {}, record.who), h("td", {}, record.action),
+      h("td", {}, moment(record.at_utc)), h("td", {}, record.who), h("td", {}, record.action),
       h("td", { class: "what" }, changeTable(record.changes)), h("td", {}, undo));
   }
 

@@ -56,7 +56,7 @@ export class Knobs {
     const table = (heads, lines) => h("table", { class: "knobs" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, t("knob")), ...heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...lines));
     this.section.replaceChildren(this.why, h("form", { class: "knobs-grid", autocomplete: "off", onsubmit: (event) => this.submit(event), oninput: () => this.touched() },
       h("div", {},
-        h("section", { class: "card" }, h("h2", {}, t("knobs_policy")), table(bands, rows)),
+        h("section", { class: "card" }, h("h2", {}, t("bands")), table(bands, rows)),
         h("section", { class: "card" }, h("h2", {}, t("knobs_policy")), table([""], global)),
         h("section", { class: "card" }, h("h2", {}, t("knobs_seats")), table([t("seats_help")], seats))),
       h("div", { class: "side card" }, h("h2", {}, t("preview")), this.side, this.problem,

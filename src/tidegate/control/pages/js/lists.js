@@ -6,7 +6,7 @@ import { t } from "./words.js";
 
 function table(heads, rows) {
   if (!rows.length) return null;
-  const head = heads.map(([key, kind]) => h("th", { scope: "col", class: kind ?? null }, key ? t(key) : ""));
+  const head = heads.map(([key, kind]) => h("th", { scope: "col", class: kind ?? null, title: key === "engine" ? t("engine_help") : null }, key ? t(key) : ""));
   const line = (cells) => h("tr", {}, ...cells.map((cell, index) =>
     cell instanceof Node ? h("td", { class: heads[index][1] ?? null }, cell)
       : h("td", { class: heads[index][1] ?? null, title: heads[index][1] === "text" ? String(cell) : null }, String(cell))));
@@ -18,9 +18,10 @@ function card(id, title) {
   return { content, element: h("section", { class: "card", "aria-label": title }, h("h2", {}, title), content) };
 }
 
-function put({ content }, heads, rows, none) {
-  const key = JSON.stringify([document.documentElement.lang, rows.map((row) => row.map((cell) => (cell instanceof Node ? cell.outerHTML : cell))), none]);
-  fill(content, key, () => [table(heads, rows) ?? h("p", { class: "none" }, none)]);
+function put({ content }, heads, rows, none, last = null) {
+  const words = (cell) => (cell instanceof Node ? `${cell.className} ${cell.textContent}` : cell);
+  const key = JSON.stringify([document.documentElement.lang, rows.map((row) => row.map(words)), none, last?.textContent]);
+  fill(content, key, () => [table(heads, rows) ?? h("p", { class: "none" }, none), ...(last === null ? [] : [last])]);
 }
 
 const tag = (kind, words) => h("span", { class: `tag ${kind}` }, words);
@@ -30,12 +31,12 @@ export class Lists {
     this.backends = card("backends", t("backends"));
     this.pools = card("pools", t("pools"));
     this.pools.element.hidden = true;
-    this.tokens = card("tenants-tokens", `${t("tenants")} · ${t("by_tokens")}`);
-    this.refused = card("tenants-refused", `${t("tenants")} · ${t("by_refusals")}`);
+    this.tokens = card("tenants-tokens", t("most_tokens"));
+    this.refused = card("tenants-refused", t("most_refused"));
     this.recent = card("refusals", t("recent"));
     this.jobs = card("jobs", t("jobs"));
-    this.element = h("div", { class: "lists" },
-      h("div", { class: "stack" }, this.backends.element, this.pools.element, this.jobs.element),
+    this.element = h("div", { class: "lists" }, this.backends.element,
+      h("div", { class: "stack" }, this.jobs.element, this.pools.element),
       h("div", { class: "stack" }, this.tokens.element, this.refused.element), this.recent.element);
   }
 
@@ -51,7 +52,7 @@ export class Lists {
     put(this.backends, [["backend", "text"], ["state"], ["seats", "num"], ["engine", "num"], ["kv", "num"], ["budget", "num"]],
       rows.map((row) => [
         row.name, state(row), `${row.running} / ${row.seats}`,
-        row.engine_running === null ? NONE : `${row.engine_running} / ${row.engine_waiting ?? NONE}`,
+        row.engine_running === null ? NONE : `${row.engine_running} +${row.engine_waiting ?? NONE}`,
         row.kv_free === null ? NONE : percent(Math.max(0, row.kv_free)), percent(row.budget),
       ]), NONE);
   }
@@ -79,14 +80,15 @@ export class Lists {
   showJobs(jobs) {
     if (jobs === null) return put(this.jobs, [], [], t("jobs_off"));
     if (jobs.error) return put(this.jobs, [], [], t("jobs_error"));
-    const rows = jobs.batches.map((batch) => [
-      batch.id, batch.tenant, batch.band, batch.state,
-      `${percent(batch.total ? (batch.completed + batch.failed + batch.dead) / batch.total : 0)} · ${count(batch.completed + batch.failed + batch.dead)} / ${count(batch.total)}`,
-      batch.failed + batch.dead ? t("failed_rows", { n: count(batch.failed + batch.dead) }) : "",
-    ]);
-    const dead = h("span", { class: jobs.dead ? "tag down bad" : "soft" }, t("dead", { n: count(jobs.dead) }));
-    rows.push([dead, "", "", "", t("rows_waiting", { n: count(jobs.waiting) }), ""]);
-    return put(this.jobs, [["batch", "text"], ["tenant", "text"], ["band"], ["state"], ["progress", "num"], [null, "num"]], rows, t("no_jobs"));
+    const rows = jobs.batches.map((batch) => {
+      const done = batch.completed + batch.failed + batch.dead;
+      const failed = batch.failed + batch.dead ? ` · ${t("failed_rows", { n: count(batch.failed + batch.dead) })}` : "";
+      const progress = batch.total ? `${percent(done / batch.total)} · ${count(done)}/${count(batch.total)}${failed}` : batch.state;
+      return [batch.id.replace(/^batch_/, ""), batch.tenant, batch.band, progress];
+    });
+    const dead = h("p", {}, h("span", { id: "dead-letters", class: jobs.dead ? "tag down bad" : "soft" }, t("dead", { n: count(jobs.dead) })),
+      h("span", { class: "soft" }, ` · ${t("rows_waiting", { n: count(jobs.waiting) })}`));
+    return put(this.jobs, [["batch", "text"], ["tenant", "text"], ["band"], ["progress", "num"]], rows, t("no_jobs"), dead);
   }
 }
 

@@ -67,8 +67,9 @@ function pulse() {
   attribute(byId("pulse"), "class", old || fault ? "pulse old" : "pulse");
   text(byId("pulse"), old ? t(age === null ? "connecting" : "old") : t("live", { at: clock(last.at_utc) }));
   const words = fault ? [`${t("fault")}: ${last.fault}`] : [t("stale"), why(age)];
-  shown(byId("stale"), (old && (age !== null || performance.now() > 3000)) || Boolean(fault));
-  text(byId("stale"), `✖ ${words.filter(Boolean).join(" · ")}`);
+  const alarm = (old && (age !== null || performance.now() > 3000)) || Boolean(fault);
+  shown(byId("stale"), alarm);
+  text(byId("stale"), alarm ? `✖ ${words.filter(Boolean).join(" · ")}` : "");
 }
 
 function why(age) {
@@ -103,7 +104,7 @@ function refresh() {
 /** Build what has words in it, in the language of now. */
 function build() {
   watch = { tiles: new Tiles(), bands: new Bands(), lists: new Lists() };
-  byId("watch").replaceChildren(watch.tiles.element, modes.element, watch.bands.element, watch.lists.element);
+  byId("watch").replaceChildren(watch.tiles.element, watch.bands.element, watch.lists.element);
   text(byId("language"), t("other_language"));
   tools();
   refresh();
@@ -114,7 +115,8 @@ function tools() {
   const who = byId("who");
   shown(who, me !== null && me.tokens);
   text(who, me?.session ? t("sign_out", { who: me.who }) : t("sign_in"));
-  text(byId("theme"), t(theme() === "dark" ? "theme_light" : "theme_dark"));
+  text(byId("theme"), "◐");
+  for (const name of ["aria-label", "title"]) attribute(byId("theme"), name, t("theme"));
 }
 
 function theme() {

@@ -1,6 +1,6 @@
 // The switch: one press, one confirmation that says what will happen, and a banner on every screen while a mode is on.
 
-import { fill, h, shown, text } from "./dom.js";
+import { attribute, fill, h, shown, text } from "./dom.js";
 import { clock, count, countdown } from "./figures.js";
 import { api, readOnlyReason } from "./session.js";
 import { t } from "./words.js";
@@ -19,7 +19,7 @@ export class Modes {
     this.press = h("button", { type: "button", class: "danger", id: "switch", onclick: () => this.ask(SWITCH) });
     this.others = h("button", { type: "button", id: "other-modes", onclick: () => this.list() });
     this.why = h("span", { class: "why", id: "switch-why" });
-    this.element = h("div", { class: "card switch" }, this.press, this.others, this.why);
+    document.getElementById("switch-bar").append(this.press, this.others, this.why);
     this.banner = document.getElementById("mode");
   }
 
@@ -30,6 +30,7 @@ export class Modes {
     text(this.press, on === SWITCH ? `⚑ ${t("switch")} · ${t("in_force")}` : `⚑ ${t("switch")}`);
     text(this.others, t("other_modes"));
     text(this.why, reason);
+    attribute(this.why, "title", reason || null);
     this.press.disabled = reason !== "" || on === SWITCH;
     this.others.disabled = reason !== "";
     this.showBanner(numbers.mode, reason);

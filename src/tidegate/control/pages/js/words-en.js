@@ -1,6 +1,6 @@
 export const EN = {
   skip: "Skip to the numbers", views: "Views", view_watch: "Watch", view_knobs: "Knobs", view_changes: "Changes",
-  other_language: "中文", theme_dark: "Dark", theme_light: "Light", sign_in: "Sign in", sign_out: "Sign out {who}",
+  other_language: "中文", theme: "Dark or light", sign_in: "Sign in", sign_out: "Sign out {who}",
   ms: "ms", s: "s", min: "min", h: "h", d: "d", per_s: "/s", close: "Close", cancel: "Cancel",
 
   live: "live {at}", connecting: "connecting …", old: "NOT LIVE",
@@ -20,7 +20,7 @@ export const EN = {
   engines: "Engines", engines_say: "{n} of {all} seats taken; free cache {kv}", engines_down: "{n} of {all} backends down",
 
   bands: "Bands", band: "band", depth: "waiting", running: "running", wait: "wait p50 / p99", ttft: "first token p50 / p99",
-  tokens: "tokens/s", share: "share", starvation: "oldest wait", refusals: "refused/s", minutes: "last 15 min",
+  tokens: "tokens/s", share: "share", starvation: "oldest wait", refusals: "refused/s", minutes: "waiting, last 15 min", peak: "most {n}",
   target: "target {n}", within: "{n} in time", promised: "floor {n}", shared: "share {n}", in_per_s: "prompt {n}/s",
   bound: "bound {n}", bound_ever: "no bound but its TTL {n}", next: "next seat within {n}", share_label: "{n} of dispatches; configured {wanted}",
   oldest_label: "waits {n}; at most {bound}",
@@ -28,17 +28,17 @@ export const EN = {
   gate_no_backend: "no backend", gate_paused: "paused", gate_budget: "no budget", gate_no_seat: "seats full", gate_kv: "cache full",
   gate_mode: "mode", gate_reserve: "reserve", gate_ceiling: "ceiling",
 
-  backends: "Backends", backend: "backend", state: "state", seats: "seats", engine: "engine runs / waits", kv: "cache free", budget: "budget",
+  backends: "Backends", backend: "backend", state: "state", seats: "seats", engine: "engine", engine_help: "requests in the engine's batch + in its own queue", kv: "cache free", budget: "budget",
   up: "up", down: "down", stale_short: "stale", paused: "paused {n}", pools: "Pools", pool: "pool",
-  tenants: "Tenants, last minute", tenant: "tenant", by_tokens: "tokens", by_refusals: "refused", nobody: "nobody",
-  recent: "Refused last", when: "ago", reason: "reason", status: "answer", retry_after: "retry after", request: "request", fallback: "fallback",
+  most_tokens: "Most tokens, 1 min", most_refused: "Most refused, 1 min", tenant: "tenant", by_tokens: "tokens", by_refusals: "refused", nobody: "nobody",
+  recent: "Refused last", when: "ago", reason: "reason", status: "answer", retry_after: "retry in", request: "request", fallback: "fallback",
   jobs: "Jobs", batch: "batch", progress: "done", dead: "dead letters: {n}", rows_waiting: "rows waiting: {n}", no_jobs: "no batch in progress",
   jobs_off: "not set up", jobs_error: "the job store does not answer", failed_rows: "{n} failed",
 
   switch: "Transactions only", switch_back: "Back to normal", other_modes: "Other modes …", modes: "Modes",
   mode_on: "MODE: {name}", mode_by: "by {who} since {at}", mode_reverts: "back to {to} in {left}", mode_stays: "until somebody switches back",
   mode_ask: "Switch to {name}?", mode_now: "This happens now:",
-  will_answer: "{n} waiting requests of {bands} are answered: plain chat with the fallback message, others with an error",
+  will_answer: "{n} waiting requests ({bands}) are answered: plain chat with the fallback message, others with an error",
   will_answer_none: "no request of {bands} waits; new ones are answered with the fallback message or an error",
   will_admit: "only {bands} is let in; running work finishes ({n} now)",
   will_pause: "jobs pause: {n} rows go on waiting, none is lost", will_observe: "nothing is refused or reordered any more; decisions are counted only",

@@ -1,6 +1,6 @@
 export const ZH = {
   skip: "跳到数据", views: "视图", view_watch: "监控", view_knobs: "调节", view_changes: "变更",
-  other_language: "English", theme_dark: "深色", theme_light: "浅色", sign_in: "登录", sign_out: "退出 {who}",
+  other_language: "English", theme: "深色或浅色", sign_in: "登录", sign_out: "退出 {who}",
   ms: "毫秒", s: "秒", min: "分", h: "小时", d: "天", per_s: "/秒", close: "关闭", cancel: "取消",
 
   live: "实时 {at}", connecting: "正在连接…", old: "非实时",
@@ -20,7 +20,7 @@ export const ZH = {
   engines: "引擎", engines_say: "{all} 个席位占用 {n} 个；空闲缓存 {kv}", engines_down: "{all} 个后端中 {n} 个离线",
 
   bands: "优先级", band: "优先级", depth: "排队", running: "运行", wait: "等待 p50 / p99", ttft: "首 token p50 / p99",
-  tokens: "token/秒", share: "份额", starvation: "最久等待", refusals: "拒绝/秒", minutes: "近 15 分钟",
+  tokens: "token/秒", share: "份额", starvation: "最久等待", refusals: "拒绝/秒", minutes: "近 15 分钟排队", peak: "最高 {n}",
   target: "目标 {n}", within: "{n} 按时", promised: "保底 {n}", shared: "配额 {n}", in_per_s: "输入 {n}/秒",
   bound: "上限 {n}", bound_ever: "只受 TTL {n} 限制", next: "{n} 内必得下一席位", share_label: "占派发的 {n}，配置 {wanted}",
   oldest_label: "已等 {n}，至多 {bound}",
@@ -28,9 +28,9 @@ export const ZH = {
   gate_no_backend: "无后端", gate_paused: "后端要求暂停", gate_budget: "额度用尽", gate_no_seat: "席位已满", gate_kv: "缓存不足",
   gate_mode: "模式", gate_reserve: "预留", gate_ceiling: "天花板",
 
-  backends: "后端", backend: "后端", state: "状态", seats: "席位", engine: "引擎 运行/排队", kv: "空闲缓存", budget: "额度",
+  backends: "后端", backend: "后端", state: "状态", seats: "席位", engine: "引擎", engine_help: "引擎批次中的请求 + 引擎自己的排队", kv: "空闲缓存", budget: "额度",
   up: "在线", down: "离线", stale_short: "读数过期", paused: "暂停 {n}", pools: "资源池", pool: "资源池",
-  tenants: "租户（近一分钟）", tenant: "租户", by_tokens: "token", by_refusals: "被拒", nobody: "无",
+  most_tokens: "用量最多（1 分钟）", most_refused: "被拒最多（1 分钟）", tenant: "租户", by_tokens: "token", by_refusals: "被拒", nobody: "无",
   recent: "最近拒绝", when: "多久前", reason: "原因", status: "应答", retry_after: "重试间隔", request: "请求", fallback: "降级应答",
   jobs: "批任务", batch: "批次", progress: "完成", dead: "死信：{n}", rows_waiting: "等待的行：{n}", no_jobs: "没有进行中的批次",
   jobs_off: "未启用", jobs_error: "任务存储没有应答", failed_rows: "{n} 行失败",
@@ -38,7 +38,7 @@ export const ZH = {
   switch: "只保交易", switch_back: "恢复正常", other_modes: "其他模式…", modes: "模式",
   mode_on: "模式：{name}", mode_by: "{who} 于 {at} 开启", mode_reverts: "{left} 后回到 {to}", mode_stays: "直到有人切回",
   mode_ask: "切换到 {name}？", mode_now: "立即发生：",
-  will_answer: "{bands} 中正在等待的 {n} 个请求将立即得到应答：普通对话得到降级消息，其他得到错误",
+  will_answer: "正在等待的 {n} 个请求（{bands}）将立即得到应答：普通对话得到降级消息，其他得到错误",
   will_answer_none: "{bands} 没有等待的请求；新请求将得到降级消息或错误",
   will_admit: "只放行 {bands}；运行中的请求照常完成（现有 {n} 个）",
   will_pause: "批任务暂停：{n} 行继续等待，一行不丢", will_observe: "不再拒绝也不再重排，只计数",

@@ -13,11 +13,6 @@ export function t(key, values = {}) {
   return words.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
-/** Whether there are words for a key. */
-export function known(key) {
-  return key in EN;
-}
-
 export function current() {
   return language;
 }
