@@ -62,7 +62,9 @@ class UsageRoutes:
             raise SpokenError(400, "bad_request", f"expected by, one of {', '.join(PERIODS)}", param="by")
         await self._usage.write()
         pages = self._usage.rows(from_utc, to_utc, PERIODS[by])
-        first: list[UsageRow] = await anext(pages, [])  # what is wrong with the store is said before the answer has begun
+        first: list[UsageRow] = await anext(
+            pages, []
+        )  # what is wrong with the store is said before the answer has begun
         name = f"usage-{start:%Y%m%d}-{end:%Y%m%d}.csv"
         headers = {"cache-control": "no-store", "content-disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(_lines(first, pages), media_type="text/csv; charset=utf-8", headers=headers)
