@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -57,13 +58,14 @@ def read_trace(source: Path | str | IO[Any]) -> Iterator[TraceRow]:
         OSError: the file cannot be read.
     """
     if isinstance(source, Path | str):
-        with Path(source).open("rb") as file:
-            yield from _rows(_lines(file), str(source))
+        with Path(source).open("rb") as file, closing(_lines(file)) as lines:
+            yield from _rows(lines, str(source))
     else:
-        yield from _rows(_lines(source), str(getattr(source, "name", "trace")))
+        with closing(_lines(source)) as lines:
+            yield from _rows(lines, str(getattr(source, "name", "trace")))
 
 
-def _lines(file: Any) -> Iterator[str]:
+def _lines(file: Any) -> Generator[str]:
     """The lines of an open file, which stays open."""
     if isinstance(file.read(0), str):
         yield from file
@@ -72,7 +74,8 @@ def _lines(file: Any) -> Iterator[str]:
     data = gzip.GzipFile(fileobj=buffered) if buffered.peek(2)[:2] == b"\x1f\x8b" else buffered
     text = io.TextIOWrapper(data, encoding="utf-8-sig", newline="")
     try:
-        yield from text
+        for line in text:  # noqa: UP028 - it would close the file when this is closed early
+            yield line
     finally:
         text.detach()
         if buffered is not file:
