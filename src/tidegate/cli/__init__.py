@@ -27,6 +27,7 @@ COMMANDS = {
     "engine": "tidegate.cli.engine",
     "simulate": "tidegate.cli.simulate",
     "mode": "tidegate.cli.mode",
+    "top": "tidegate.cli.top",
     "jobs": "tidegate.cli.jobs",
 }
 """Command to the module that holds a function of the same name, in the order of ``--help``."""
