@@ -41,6 +41,18 @@ def test_only_the_last_minute_counts_and_equal_ones_stand_by_name() -> None:
     assert heavy.top(400.0, 9) == []
 
 
+def test_the_heaviest_of_a_minute_with_many_names_are_found_and_the_error_is_told() -> None:
+    chance, heavy, true = random.Random(5), RecentHeavy(), Counter[str]()
+    for step in range(60_000):
+        name = f"heavy{chance.randrange(3)}" if chance.random() < 0.2 else f"light{chance.randrange(10_000)}"
+        true[name] += 1
+        heavy.add(step / 1000, name, 1)
+    found = heavy.top(59.9, 3)
+    assert {name for name, _ in found} == {"heavy0", "heavy1", "heavy2"}
+    assert all(amount <= true[name] <= amount + heavy.missed for name, amount in found)
+    assert heavy.missed < 60_000 / 100
+
+
 def test_the_last_refusals_are_kept_as_the_clients_got_them() -> None:
     recent = RecentRefusals()
     for number in range(KEPT + 5):

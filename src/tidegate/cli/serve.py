@@ -94,6 +94,7 @@ async def _serve(settings: Settings, options: Options) -> None:
     await service.start()
     typer.echo(f"gateway listening on {service.gateway_url}")
     typer.echo(f"control listening on {service.control_url}")
+    typer.echo(f"dashboard: {service.control_url}/")
     await stop.wait()
     await service.stop()
 

@@ -45,7 +45,7 @@ class Heavy:
 class RecentHeavy:
     """Amounts by name in the last ``SLOTS`` slots of ``SLOT_S`` seconds, the running one included."""
 
-    __slots__ = ("_closed", "_limit", "_now", "_sum", "_sum_of", "missed")
+    __slots__ = ("_closed", "_limit", "_missed_before", "_now", "_sum", "_sum_of", "missed")
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -53,6 +53,7 @@ class RecentHeavy:
         self._closed: deque[tuple[int, Heavy]] = deque(maxlen=SLOTS - 1)
         self._sum: dict[str, int] = {}
         self._sum_of: tuple[int, ...] = ()
+        self._missed_before = 0
         self.missed = 0
 
     def add(self, now: float, name: str, amount: int) -> None:
@@ -65,7 +66,7 @@ class RecentHeavy:
     def top(self, now: float, count: int) -> list[tuple[str, int]]:
         """Return the ``count`` largest, largest first, names in order where equal.
 
-        Looks at what the tables hold, at most twice the limit for each slot; closed slots are summed once.
+        Looks at three times the limit of names at most: closed slots are summed once, and the largest of them kept.
         """
         slot = int(now / SLOT_S)
         if slot != self._now[0]:
@@ -73,17 +74,27 @@ class RecentHeavy:
         closed = [(number, heavy) for number, heavy in self._closed if number > slot - SLOTS]
         numbers = tuple(number for number, _ in closed)
         if numbers != self._sum_of:
-            self._sum, self._sum_of = {}, numbers
-            for _, heavy in closed:
-                for name, amount in heavy.amounts.items():
-                    self._sum[name] = self._sum.get(name, 0) + amount
+            self._sum_of = numbers
+            self._add_up([heavy for _, heavy in closed])
         running = self._now[1]
-        self.missed = running.missed + sum(heavy.missed for _, heavy in closed)
+        self.missed = running.missed + self._missed_before
         amounts = self._sum.copy()
         for name, amount in running.amounts.items():
             amounts[name] = amounts.get(name, 0) + amount
         best = nlargest(count, ((amount, name) for name, amount in amounts.items() if amount))
         return [(name, amount) for amount, name in sorted(best, key=lambda row: (-row[0], row[1]))]
+
+    def _add_up(self, closed: list[Heavy]) -> None:
+        amounts: dict[str, int] = {}
+        for heavy in closed:
+            for name, amount in heavy.amounts.items():
+                amounts[name] = amounts.get(name, 0) + amount
+        self._missed_before = sum(heavy.missed for heavy in closed)
+        if len(amounts) > 2 * self._limit:
+            best = nlargest(self._limit, ((amount, name) for name, amount in amounts.items()))
+            self._missed_before += best[-1][0]
+            amounts = {name: amount for amount, name in best}
+        self._sum = amounts
 
     def _roll(self, slot: int) -> None:
         if self._now[1].amounts:

@@ -99,7 +99,7 @@ async def _started(setup: Setup, ports: Ports, work: Path, screen: Screen, *, se
         running("engine", *engine, port=ports.engine, path="/health", log=work / f"{setup.name}-engine.log"),
         running("gateway", *gateway, port=ports.gateway, path="/readyz", log=work / f"{setup.name}.log"),
     ):
-        screen.status = ""
+        screen.status = f"dashboard: http://127.0.0.1:{ports.control}/"
         yield
 
 
@@ -140,9 +140,10 @@ async def _lines(console: Console, screen: Screen) -> None:
 async def _stay(console: Console, setup: Setup, ports: Ports) -> None:
     console.print(
         f"\nStill running until Ctrl-C:\n"
-        f"  gateway  http://127.0.0.1:{ports.gateway}/v1\n"
-        f"  metrics  http://127.0.0.1:{ports.control}/metrics\n"
-        f"  engine   http://127.0.0.1:{ports.engine}\n"
+        f"  dashboard  http://127.0.0.1:{ports.control}/\n"
+        f"  gateway    http://127.0.0.1:{ports.gateway}/v1\n"
+        f"  metrics    http://127.0.0.1:{ports.control}/metrics\n"
+        f"  engine     http://127.0.0.1:{ports.engine}\n"
         f"Ask something as checkout (p0):\n"
         f"  curl http://127.0.0.1:{ports.gateway}/v1/chat/completions -H 'authorization: Bearer {setup.keys[0]}' "
         f"-H 'content-type: application/json' "

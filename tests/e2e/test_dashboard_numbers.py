@@ -1,0 +1,119 @@
+"""The page tells what the clients of a scripted run measured themselves, within the window that it states."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from e2e.browser import browser, dashboard
+from e2e.raw import DONE, Upstream, Visit, chat, chunk, gateway
+from tidegate.config import key_digest
+
+pytestmark = [pytest.mark.services, pytest.mark.anyio]
+
+FIRST_S, REST_S = 0.15, 0.25
+SEATS = 2
+USAGE = {"prompt_tokens": 11, "completion_tokens": 7}
+CONFIG = """
+models: [{{name: raw, backends: [{{name: b0, url: "{url}", engine: openai, seats: {seats}}}]}}]
+tenants:
+  - {{name: shop, keys: ["{shop}"], band: p1}}
+  - {{name: batch, keys: ["{batch}"], band: p2, limits: {{max_queued: 3}}}}
+"""
+UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0}
+
+
+async def answer(visit: Visit) -> None:
+    """A stream whose first content comes after a known time, and whose seat is held for a known time."""
+    visit.start_stream()
+    await asyncio.sleep(FIRST_S)
+    visit.send(chunk("Hello"))
+    await asyncio.sleep(REST_S)
+    last = {"object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+    visit.send(chunk("", "stop") + b"data: " + json.dumps(last).encode() + b"\n\n" + DONE)
+
+
+@dataclass
+class Seen:
+    """What one client saw: time to its first content, its wait by the header, its status."""
+
+    status: int
+    first_s: float
+    wait_s: float
+
+
+async def request(url: str, key: str) -> Seen:
+    """Ask once, by hand, so that the first content is timed when it comes."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(chat(stream=True)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {key}\r\nconnection: close\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    began = time.monotonic()
+    writer.write(head.encode() + body)
+    data, first_s = b"", 0.0
+    while piece := await reader.read(65536):
+        data += piece
+        if not first_s and b"Hello" in data:
+            first_s = time.monotonic() - began
+    writer.close()
+    status, wait_ms = int(data.split()[1]), re.search(rb"x-tidegate-queue-ms: (\d+)", data)
+    return Seen(status, first_s, int(wait_ms[1]) / 1000 if wait_ms else 0.0)
+
+
+def times(text: str) -> Iterator[float]:
+    """The times of a cell like ``250 ms / 1.2 s``, seconds."""
+    for number, unit in re.findall(r"([\d.]+) (ms|s|min)\b", text):
+        yield float(number) * UNITS_S[unit]
+
+
+async def test_the_page_and_the_clients_tell_the_same() -> None:
+    keys = {"shop": key_digest("shop-key"), "batch": key_digest("batch-key")}
+    async with (
+        Upstream(answer).running() as upstream,
+        gateway(CONFIG.format(url=upstream.url, seats=SEATS, **keys)) as process,
+        browser() as opened,
+        dashboard(opened, process.control) as screen,
+    ):
+        await screen.shows("#pulse", "live")
+        p1 = [asyncio.ensure_future(request(process.url, "shop-key")) for _ in range(12)]
+        await screen.shows("#tile-waiting-big", str(12 - SEATS), within_ms=2000)
+        p2 = [asyncio.ensure_future(request(process.url, "batch-key")) for _ in range(8)]
+        seen, other = await asyncio.gather(*p1), await asyncio.gather(*p2)
+        await screen.shows("[data-band=p1] [data-key=running]", "0")
+        await screen.shows("[data-band=p2] [data-key=running]", "0")
+        await asyncio.sleep(1)  # one more frame: everything has ended
+
+        refused = sum(each.status == 429 for each in other)
+        done = [each for each in (*seen, *other) if each.status == 200]
+        assert {each.status for each in seen} == {200}
+        assert refused > 0
+        assert f"{refused} in the last minute" in await screen.text("#tile-refused-say")
+        assert f"tenant_limit {refused}" in await screen.text("[data-band=p2] [data-key=refusals]")
+        assert f"batch\t{refused}" in await screen.text("#tenants-refused")
+        rows = await screen.page.locator("#refusals tbody tr").count()
+        assert rows == refused
+
+        used = sum(USAGE.values())
+        tokens = await screen.text("#tenants-tokens")
+        assert f"shop\t{used * len(seen)}" in tokens
+        assert f"batch\t{used * (len(done) - len(seen))}" in tokens
+
+        p50, p99 = times(await screen.text("[data-band=p1] [data-key=ttft] span"))
+        firsts = sorted(each.first_s for each in seen)
+        assert p50 == pytest.approx(statistics.median(firsts), rel=0.15, abs=0.05)
+        assert p99 == pytest.approx(firsts[-1], rel=0.15, abs=0.05)
+        p50, p99 = times(await screen.text("[data-band=p1] [data-key=wait] span"))
+        waits = sorted(each.wait_s for each in seen)
+        assert p50 == pytest.approx(statistics.median(waits), rel=0.15, abs=0.25)
+        assert p99 == pytest.approx(waits[-1], rel=0.1, abs=0.01)
+
+        share = float((await screen.text("[data-band=p1] [data-key=share] small")).partition("%")[0])
+        assert share == pytest.approx(100 * len(seen) / len(done), abs=1)
