@@ -38,7 +38,7 @@ from tidegate.simulation import (
     requests,
     stream_random,
 )
-from tidegate.simulation.servers import Progress
+from tidegate.simulation.servers import Leg, Progress
 
 
 def policy(backend: BackendSpec, *, reserve: int | Auto = 0) -> Policy:
@@ -74,7 +74,10 @@ class Watcher:
     def __init__(self, world: Watched, every_s: float) -> None:
         self._world, self._every_s, self._at = world, every_s, every_s
 
-    def start(self, now: float, number: int, request: Request) -> None:
+    def start(self, now: float, number: int, request: Request, after: Leg | None = None) -> None:
+        raise AssertionError("nothing runs here")
+
+    def pause(self, number: int) -> bool:
         raise AssertionError("nothing runs here")
 
     def stop(self, number: int) -> None:

@@ -24,6 +24,7 @@ from tidegate.simulation import (
     requests,
     stream_random,
 )
+from tidegate.simulation.servers import Leg
 
 
 def policy(seats: int, backends: int = 1) -> Policy:
@@ -134,6 +135,9 @@ class Noting:
 
     def finished(self, now: float, number: int) -> None:
         self.ended.append(number)
+
+    def paused(self, now: float, number: int, leg: Leg) -> None:
+        raise AssertionError("nobody asked for it")
 
 
 def test_first_token_of_a_preempted_request_is_told_once() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from tidegate.core import AUTO, Action, Discipline, Dispatch, Lease, Policy, Release, Signal, Ticket, Turn
+from tidegate.core import AUTO, Action, Discipline, Dispatch, Lease, Policy, Release, Requeue, Signal, Ticket, Turn
 
 NEVER = float("inf")
 
@@ -47,7 +47,7 @@ class FifoGate:
         self._waiting.setdefault(ticket.pool, deque()).append((ticket, now))
         return self._deal(now, ticket.pool)
 
-    def release(self, now: float, lease_id: int, release: Release) -> list[Action]:  # noqa: ARG002 - learns nothing
+    def release(self, now: float, lease_id: int, release: Release | Requeue) -> list[Action]:  # noqa: ARG002 - learns nothing
         """See ``Scheduler``."""
         pool, backend = self._running.pop(lease_id)
         self._taken[backend] -= 1

@@ -152,6 +152,7 @@ class EngineModel:
         self._arrivals += 1
         sequence.arrived = now
         sequence.number = self._arrivals
+        sequence.owner = sequence.owner or sequence.number
         self._sequences[sequence.id] = sequence
         self._wait(sequence)
 
@@ -238,7 +239,7 @@ class EngineModel:
         full_units = min(len(chain), target // sequence.unit_tokens)
         # At least one token has to be computed, so that there is something to sample from.
         hits = kv.match(chain, min(full_units, (target - 1) // sequence.unit_tokens))
-        run = kv.run_length(sequence.number) if sequence.run_after == hits else 0
+        run = kv.run_length(sequence.owner) if sequence.run_after == hits else 0
         hit_blocks = hits * unit_blocks + run
         taken = blocks_for(target) - hit_blocks
         lowers = taken + kv.unreferenced(chain[:hits]) + run
@@ -246,7 +247,7 @@ class EngineModel:
             return False
         kv.hold(chain[:hits])
         if run:
-            kv.take_run(sequence.number)
+            kv.take_run(sequence.owner)
         kv.take(taken)
         named = 0 if run else kv.name(chain[hits:full_units])
         sequence.held = hits + named
@@ -350,7 +351,7 @@ class EngineModel:
             full = held + kv.name(chain[held:full])
         shared = full * unit_blocks
         computed = stored // BLOCK - shared
-        kv.drop_run(sequence.number, computed=computed, empty=taken - shared - computed)
+        kv.drop_run(sequence.owner, computed=computed, empty=taken - shared - computed)
         kv.drop(chain[:full], unit_blocks)
         sequence.held = 0
         sequence.run_after = full

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.core import Outcome, Policy
@@ -126,9 +126,10 @@ def starvation(records: Iterable[Record], policy: Policy, *, seats: int) -> Star
     """
     rows = list(records)
     turns = sorted((record for record in rows if record.turn is not None), key=lambda record: record.turn or 0)
+    places = {record.id: place for place, record in enumerate(turns)}
     ratio, least = 0.0, []
     for band in range(len(policy.bands)):
-        gap, fewest = _gaps(turns, _waits(rows, turns, band), band)
+        gap, fewest = _gaps(turns, _waits([row for row in rows if row.band == band], turns, places), band)
         bound = nth_dispatch(policy, band, 1, seats=seats).count
         if bound is not None:
             ratio = max(ratio, gap / bound)
@@ -179,16 +180,14 @@ def _useful_tokens(records: Iterable[Record]) -> int:
     return sum(record.computed_tokens - record.wasted_tokens for record in records if record.band)
 
 
-def _waits(rows: list[Record], turns: list[Record], band: int) -> list[bool]:
-    """Say for each dispatch whether the band waited then, its own dispatch included."""
+def _waits(rows: list[Record], turns: list[Record], places: Mapping[int, int]) -> list[bool]:
+    """Say for each dispatch whether some of ``rows``, a band's, waited then, their own dispatch included."""
     times = [_late(record.dispatched_s) for record in turns]
     marks = [0] * (len(turns) + 1)
     for record in rows:
-        if record.band != band:
-            continue
         first = bisect_right(times, record.arrival_s)
         if record.turn is not None:
-            end = record.turn + 1
+            end = places[record.id] + 1
         elif record.finished_s is not None:
             end = bisect_left(times, record.finished_s)
         else:

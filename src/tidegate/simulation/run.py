@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.core import Policy, WorkEstimate
+from tidegate.core import Policy, Stoppable, WorkEstimate
 from tidegate.simulation.arrivals import Request
 from tidegate.simulation.baselines import (
     BARE_AGING,
@@ -169,6 +169,7 @@ def run_one(
         sink=ended,
         started=started if pumps else None,
         log=Fleeting(),
+        stoppable=Stoppable.ALWAYS,
     )
     for pump in pumps.values():
         pump.fill(pump.source.start_s, world.offer)

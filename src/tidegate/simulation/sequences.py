@@ -38,6 +38,7 @@ class EngineSequence:
         unit_tokens: tokens per unit of ``chain``, a multiple of 16.
         arrived: when it was added, seconds.
         number: order of arrival in this engine.
+        owner: whose its blocks are in the cache: its number, or that of the sequence that it goes on with.
         generated: tokens generated when it last left the decoding stage (``EngineModel.generated`` while there).
         cached_tokens: prompt tokens that the prefix cache saved on its first admission.
         preemptions: how often it was preempted.
@@ -52,6 +53,7 @@ class EngineSequence:
     unit_tokens: int = BLOCK
     arrived: float = field(default=0.0, init=False)
     number: int = field(default=0, init=False)
+    owner: int = field(default=0, init=False)
     generated: int = field(default=0, init=False)
     cached_tokens: int = field(default=0, init=False)
     preemptions: int = field(default=0, init=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidegate.simulation.arrivals import Request
@@ -15,6 +16,39 @@ from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.sequences import EngineSequence, StepResult, Work
 
 NEVER = float("inf")
+
+
+@dataclass(slots=True, frozen=True)
+class Leg:
+    """What one server has done for work that was stopped for the sake of other work, and goes on later.
+
+    Attributes:
+        server: where; there the engine's cache may hold the text yet.
+        done: tokens of the answer that are written.
+        work: what was done in all.
+        owner: whose blocks they are in that engine's cache.
+        run_after: units of the prompt's chain before them.
+    """
+
+    server: Server
+    done: int
+    work: Work
+    owner: int
+    run_after: int
+
+    def joined(self, work: Work | None) -> Work:
+        """Add what the next leg did; that computed anew what its engine had not kept of this one."""
+        before = self.work
+        if work is None:
+            return replace(before, preempted=before.preempted + 1)
+        held = before.computed - before.recomputed + before.cached
+        again = max(0, min(work.computed - work.recomputed, held - work.cached))
+        return Work(
+            before.cached,
+            before.computed + work.computed,
+            before.recomputed + work.recomputed + again,
+            before.preempted + 1 + work.preempted,
+        )
 
 
 class Progress(Protocol):
@@ -28,12 +62,20 @@ class Progress(Protocol):
         """It is complete."""
         ...
 
+    def paused(self, now: float, number: int, leg: Leg) -> None:
+        """It has stopped, as it was asked to."""
+        ...
+
 
 class Server(Protocol):
     """One upstream."""
 
-    def start(self, now: float, number: int, request: Request) -> None:
-        """Begin the work with this number."""
+    def start(self, now: float, number: int, request: Request, after: Leg | None = None) -> None:
+        """Begin the work with this number, or go on with it after a leg elsewhere or here."""
+        ...
+
+    def pause(self, number: int) -> bool:
+        """Stop that work so that it can go on later, and tell ``Progress``; false when that is not possible."""
         ...
 
     def stop(self, number: int) -> None:
@@ -63,8 +105,8 @@ class FixedServer:
         self._service_s = service_s
         self._ends: list[tuple[float, int]] = []
 
-    def start(self, now: float, number: int, request: Request) -> None:
-        """See ``Server``."""
+    def start(self, now: float, number: int, request: Request, after: Leg | None = None) -> None:  # noqa: ARG002
+        """See ``Server``; nothing is ever paused here."""
         service_s = self._service_s(request) if callable(self._service_s) else self._service_s
         heapq.heappush(self._ends, (now + service_s, number))
 
@@ -72,6 +114,10 @@ class FixedServer:
         """See ``Server``."""
         self._ends = [each for each in self._ends if each[1] != number]
         heapq.heapify(self._ends)
+
+    def pause(self, number: int) -> bool:  # noqa: ARG002
+        """See ``Server``."""
+        return False
 
     def work(self, number: int) -> Work | None:  # noqa: ARG002
         """See ``Server``."""
@@ -105,24 +151,33 @@ class EngineServer:
         self._step: StepResult | None = None
         self._step_end = NEVER
         self._stopped: set[str] = set()
+        self._pausing: dict[str, None] = {}
         self._ended: EngineSequence | None = None  # whose end is being told
         self.page = model.signals()
 
-    def start(self, now: float, number: int, request: Request) -> None:
-        """See ``Server``."""
+    def start(self, now: float, number: int, request: Request, after: Leg | None = None) -> None:
+        """See ``Server``. What is written already is part of the prompt, some of which this engine may yet have."""
+        done = after.done if after is not None else 0
         sequence = EngineSequence(
             str(number),
-            request.prompt_tokens,
-            request.output_tokens,
+            request.prompt_tokens + done,
+            request.output_tokens - done,
             priority=request.band,
             chain=request.chain,
             unit_tokens=request.unit_tokens,
         )
+        if after is not None and after.server is self:
+            sequence.owner, sequence.run_after = after.owner, after.run_after
         heapq.heappush(self._coming, (now + self._http_s, next(self._order), sequence))
 
     def stop(self, number: int) -> None:
         """See ``Server``; an engine learns of it when its step ends."""
         self._stopped.add(str(number))
+
+    def pause(self, number: int) -> bool:
+        """See ``Server``; an engine learns of it when its step ends."""
+        self._pausing[str(number)] = None
+        return True
 
     def work(self, number: int) -> Work | None:
         """See ``Server``."""
@@ -142,6 +197,8 @@ class EngineServer:
             self.model.add(heapq.heappop(self._coming)[2], now)
         if self._step is None:
             self._forget_stopped()
+            for number in list(self._pausing):
+                self._let_go(now, number, progress)
             self.page = self.model.signals()
             if not self.model.idle:
                 self._step = self.model.step()
@@ -149,7 +206,7 @@ class EngineServer:
 
     def _tell(self, now: float, step: StepResult, progress: Progress) -> None:
         for sequence in step.prefilled:
-            if not sequence.preemptions and sequence.id not in self._stopped:
+            if self.model.generated(sequence) == 1 and sequence.id not in self._stopped:
                 progress.first_token(now, int(sequence.id))
         for sequence in step.finished:
             if sequence.id not in self._stopped:
@@ -157,6 +214,18 @@ class EngineServer:
                 progress.finished(now, int(sequence.id))
                 self._ended = None
             self._stopped.discard(sequence.id)
+            self._pausing.pop(sequence.id, None)
+
+    def _let_go(self, now: float, number: str, progress: Progress) -> None:
+        """Give up a sequence that is to pause; one that is on its way here yet is met when it has come."""
+        sequence = self.model.find(number)
+        if number in self._stopped:
+            del self._pausing[number]
+        elif sequence is not None:
+            del self._pausing[number]
+            done, work = self.model.generated(sequence), self.model.work_for(sequence)
+            self.model.abort(number)
+            progress.paused(now, int(number), Leg(self, done, work, sequence.owner, sequence.run_after))
 
     def _forget_stopped(self) -> None:
         self._stopped = {number for number in self._stopped if not self.model.abort(number)}  # others come yet

@@ -10,21 +10,26 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tidegate.core import (
     Action,
+    Began,
+    Declined,
     Dispatch,
     Evict,
     Lease,
     Outcome,
     Policy,
+    Preempt,
     Reason,
     Reject,
     Release,
+    Requeue,
     Scheduler,
     Signal,
+    Stoppable,
     Ticket,
     Turn,
     WorkEstimate,
@@ -32,7 +37,7 @@ from tidegate.core import (
 from tidegate.simulation.arrivals import Request
 from tidegate.simulation.records import Sink, record_of
 from tidegate.simulation.scraping import Scrape, Scraper
-from tidegate.simulation.servers import NEVER, Server
+from tidegate.simulation.servers import NEVER, Leg, Server
 
 _MOST_BANDS = 8
 
@@ -47,7 +52,7 @@ class SchedulerLike(Protocol):
         """See ``Scheduler``."""
         ...
 
-    def release(self, now: float, lease_id: int, release: Release) -> list[Action]:
+    def release(self, now: float, lease_id: int, release: Release | Requeue) -> list[Action]:
         """See ``Scheduler``."""
         ...
 
@@ -163,6 +168,7 @@ class World:
         sink: Sink | None = None,
         started: Started | None = None,
         log: Log | None = None,
+        stoppable: Stoppable = Stoppable.NEVER,
     ) -> None:
         """Set the stage.
 
@@ -175,6 +181,7 @@ class World:
             sink: takes the record of each request when it has ended, and at the end those of the open ones.
             started: is told of each dispatch, as it happens.
             log: what is kept; ``None``: everything.
+            stoppable: when running work may be stopped for a higher band, should the policy want that.
         """
         self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
         self.log = Log() if log is None else log
@@ -187,6 +194,8 @@ class World:
         self._turns = itertools.count()
         self._open: dict[int, Entry] = {}  # by number, those without an outcome
         self._leases: dict[int, Lease] = {}  # likewise
+        self._stoppable = stoppable
+        self._legs: dict[int, Leg] = {}  # by number, of those that were stopped
         self._waiting: dict[str, list[int]] = {}  # by pool, for each band
         self._leaving: list[tuple[float, int]] = []  # when the client of an entry leaves
         self._scraper = Scraper(scrape, self._servers)
@@ -264,7 +273,11 @@ class World:
 
     def first_token(self, now: float, number: int) -> None:
         """See ``Progress``."""
-        self._open[number].first_token = now
+        entry = self._open[number]
+        if entry.first_token is None:
+            entry.first_token = now
+        if entry.ticket.stoppable:
+            self.observe(now, Began(self._leases[number].id))
 
     def finished(self, now: float, number: int) -> None:
         """See ``Progress``."""
@@ -272,8 +285,18 @@ class World:
         entry.finished = now
         entry.outcome = Outcome.COMPLETED
         self._tell(number, entry)
+        self._legs.pop(number, None)
         used = Release(Outcome.COMPLETED, entry.request.prompt_tokens, entry.request.output_tokens)
         self._obey(now, self.scheduler.release(now, self._leases.pop(number).id, used))
+
+    def paused(self, now: float, number: int, leg: Leg) -> None:
+        """See ``Progress``: its ticket waits again, in its old place."""
+        before = self._legs.get(number)
+        if before is not None:
+            leg = replace(leg, done=before.done + leg.done, work=before.joined(leg.work))
+        self._legs[number] = leg
+        self._count(self._open[number].ticket, 1)
+        self._obey(now, self.scheduler.release(now, self._leases.pop(number).id, Requeue()))
 
     def _arrive(self, now: float, request: Request) -> None:
         number = next(self._numbers)
@@ -285,6 +308,7 @@ class World:
             self._estimate(request),
             affinity=request.affinity,
             patient=request.patient,
+            stoppable=self._stoppable,
         )
         entry = self._open[number] = Entry(request, ticket)
         self.log.arrived(entry)
@@ -300,6 +324,7 @@ class World:
             return
         entry.outcome, entry.reason, entry.finished = Outcome.CANCELLED, Reason.CANCELLED, now
         self._tell(number, entry)
+        self._legs.pop(number, None)
         lease = self._leases.pop(number, None)
         if lease is None:
             self._count(entry.ticket, -1)
@@ -316,34 +341,42 @@ class World:
             number = int(action.ticket.id)
             if isinstance(action, Dispatch):
                 self._start(now, number, action.lease)
+            elif isinstance(action, Preempt):
+                lease = self._leases.get(number)
+                if lease is action.lease and not self._servers[lease.backend].pause(number):
+                    self.observe(now, Declined(lease.id))
             elif isinstance(action, Reject | Evict):
                 entry = self._open.pop(number)
                 entry.outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
                 entry.reason = action.reason
                 entry.finished = now
                 self._tell(number, entry)
+                self._legs.pop(number, None)
                 self._count(action.ticket, -1)
 
     def _start(self, now: float, number: int, lease: Lease) -> None:
         entry, ticket = self._open[number], lease.ticket
         waiting = self._waiting[ticket.pool]
-        entry.passed = any(waiting[: ticket.band])
-        entry.contended = entry.passed or any(waiting[ticket.band + 1 :])
-        entry.dispatched, entry.kind, entry.backend = now, lease.kind, lease.backend
-        entry.turn = next(self._turns)
+        if entry.first_token is None:  # else its answer goes on
+            entry.passed = any(waiting[: ticket.band])
+            entry.contended = entry.passed or any(waiting[ticket.band + 1 :])
+            entry.dispatched, entry.kind = now, lease.kind
+            entry.turn = next(self._turns)
+            self.log.went(entry)
+        entry.backend = lease.backend
         self._count(ticket, -1)
-        self.log.went(entry)
         self._leases[number] = lease
         server = self._servers[lease.backend]
-        server.start(now, number, entry.request)
+        server.start(now, number, entry.request, self._legs.get(number))
         self._due[lease.backend] = server.next_event()
         if self._started is not None:
             self._started(now, entry.request)
 
     def _tell(self, number: int, entry: Entry) -> None:
         if self._sink is not None:
-            server = self._servers.get(entry.backend)
-            self._sink(record_of(number, entry, None if server is None else server.work(number)))
+            server, before = self._servers.get(entry.backend), self._legs.get(number)
+            work = None if server is None else server.work(number)
+            self._sink(record_of(number, entry, work if before is None else before.joined(work)))
 
     def _count(self, ticket: Ticket, by: int) -> None:
         waiting = self._waiting.get(ticket.pool)
