@@ -63,7 +63,8 @@ _DOWN, _PAUSED, _EMPTY, _FULL, _OPEN = range(5)
 def look(pool: Seating, now: float) -> None:
     """Bring up to date, for a pool with ``gating``, what stops each band and which backends may take work.
 
-    Sets ``stopped`` per band, ``usable`` seats, and ``wake``: when a gate may open by time alone.
+    Sets ``stopped`` per band, ``usable`` seats, and ``wake``: when a gate may open by time alone. While only observing,
+    ``stopped`` says what a cache would stop too, and ``pools`` lets that through; the mode is counted on arrival.
     """
     pool.usable = 0
     pool.wake = NEVER
@@ -107,9 +108,7 @@ def _step(pool: Seating, backend: Backend, now: float) -> int:
 def _closed(pool: Seating, backend: Backend, now: float) -> list[bool] | None:
     """Return the bands that a backend's cache has no room for, ``None`` when it is for all."""
     sensor = backend.sensor
-    if pool.observing or not sensor.watches:
-        return None
-    if not sensor.gate(now, backend.outstanding):
+    if not sensor.watches or not sensor.gate(now, backend.outstanding):
         return None
     pool.wake = min(pool.wake, sensor.changes_at(now))
     return sensor.closed

@@ -12,7 +12,7 @@ from tidegate.core.actions import Action, Promote
 from tidegate.core.between import QuickBetween
 from tidegate.core.claims import Bids
 from tidegate.core.forecast import Drain
-from tidegate.core.gates import NEVER, holds, look, paused_until
+from tidegate.core.gates import KV, NEVER, GateKind, holds, look, paused_until
 from tidegate.core.guard import EVERY_S, Guard
 from tidegate.core.model import Reason, Turn
 from tidegate.core.ordering import Entry
@@ -165,16 +165,22 @@ class Pool:
     def _in_order(
         self, claim: list[float | None], chosen: tuple[int, Turn] | None, now: float
     ) -> tuple[Entry, Turn, int] | None:
-        """Serve the ticket that came first, and count when the rules would have served another band, or none."""
+        """Serve the ticket that came first, and count when the rules would have served another band, or none.
+
+        A band that a KV watermark stops has no claim, but runs.
+        """
+        let = [stop is KV for stop in self.seating.stopped] if self.seating.gating else self._free
         heads = [
             (head.arrived, head.seq, band)
             for band, bid in enumerate(claim)
-            if bid is not None and (head := self.queues[band].head()) is not None
+            if (bid is not None or let[band]) and (head := self.queues[band].head()) is not None
         ]
         if not heads:
             return None
         band = min(heads)[2]
-        if chosen is None:
+        if let[band]:
+            self.would[GateKind.KV] += 1
+        elif chosen is None:
             self.would["held"] += 1
         elif chosen[0] != band:
             self.would["reordered"] += 1
