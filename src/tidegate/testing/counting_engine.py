@@ -1,0 +1,181 @@
+"""An engine for tests of batches: fast, and it writes every request that it is asked into a file that survives it.
+
+Run as ``python -m tidegate.testing.counting_engine``; ``counting_engine`` starts one, which can be killed and started
+again at the same place. Each line of its file is the time (seconds of the monotonic clock), the number after the word
+``row`` in the request, and the status of the answer. Lines are appended by one write each, before the answer is begun,
+so that ``kill -9`` loses none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from tidegate.testing.processes import wait_for_line
+
+_ROW = re.compile(rb"\brow (\d+)")
+_CHAT = {
+    "id": "x",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "raw",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+}
+_BUSY = b'{"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}'
+
+
+class Asked(NamedTuple):
+    """One request: when it came, which row it was, what it was answered."""
+
+    at: float
+    row: int
+    status: int
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, options: argparse.Namespace, record: int, began: float) -> None:
+        self._options = options
+        self._record = record
+        self._began = began
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has its own
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while (end := self._data.find(b"\r\n\r\n")) >= 0:
+            head = self._data[:end].lower()
+            at = head.find(b"content-length:")
+            size = int(head[at + 15 :].split(b"\r\n")[0]) if at >= 0 else 0
+            if len(self._data) < end + 4 + size:
+                return
+            body, self._data = self._data[end + 4 : end + 4 + size], self._data[end + 4 + size :]
+            if head.startswith(b"post"):
+                self._asked(body)
+            else:
+                self._say(200, b'{"object": "list", "data": [{"id": "raw", "object": "model"}]}')
+
+    def _asked(self, body: bytes) -> None:
+        now, found = time.monotonic(), _ROW.search(body)
+        status = 429 if now < self._began + self._options.busy_s else 200
+        if self._record >= 0:
+            os.write(self._record, b"%.6f %d %d\n" % (now, int(found[1]) if found else -1, status))
+        answer = _BUSY if status == 429 else self._options.answer
+        if self._options.delay_s:
+            asyncio.get_running_loop().call_later(self._options.delay_s, self._say, status, answer)
+        else:
+            self._say(status, answer)
+
+    def _say(self, status: int, body: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            self._transport.write(head % (status, len(body)) + body)
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    record = -1
+    if options.record:
+        record = os.open(options.record, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    began = time.monotonic()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Connection(options, record, began), "127.0.0.1", options.port, backlog=2048
+    )
+    sys.stdout.write(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--record", default="", help="file for what is asked")
+    parser.add_argument("--delay-s", type=float, default=0.0, help="time until each answer")
+    parser.add_argument("--busy-s", type=float, default=0.0, help="answer 429 for so long after the start")
+    parser.add_argument("--answer-bytes", type=int, default=0, help="length of each answer's text")
+    options = parser.parse_args()
+    answer = json.loads(json.dumps(_CHAT))
+    if options.answer_bytes:
+        answer["choices"][0]["message"]["content"] = "x" * options.answer_bytes
+    options.answer = json.dumps(answer).encode()
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(options))
+    else:
+        uvloop.run(_serve(options))
+
+
+class CountingEngine:
+    """One engine, at one address whatever happens to it.
+
+    Args:
+        record: file for what it is asked; ``None``: nothing is written.
+        options: of the command line, ``delay_s=0.03`` for ``--delay-s 0.03``.
+    """
+
+    def __init__(self, record: Path | None = None, **options: float) -> None:
+        self._record = record
+        pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())
+        self._options = [word for pair in pairs for word in pair]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again at the same port."""
+        port = self.url.rpartition(":")[2] or "0"
+        command = [sys.executable, "-m", "tidegate.testing.counting_engine", "--port", port, *self._options]
+        if self._record is not None:
+            command += ["--record", str(self._record)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # noqa: S603
+        self.url = wait_for_line(self._process, "listening on ")
+
+    def kill(self) -> None:
+        """Kill it without a word."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def asked(self) -> list[Asked]:
+        """Everything that it was asked since the first start."""
+        if self._record is None or not self._record.exists():
+            return []
+        lines = (line.split() for line in self._record.read_text().splitlines())
+        return [Asked(float(at), int(row), int(status)) for at, row, status in lines]
+
+    def calls(self) -> Counter[int]:
+        """How often each row was asked for."""
+        return Counter(each.row for each in self.asked())
+
+
+@contextlib.contextmanager
+def counting_engine(record: Path | None = None, **options: float) -> Iterator[CountingEngine]:
+    """Run one; see ``CountingEngine``."""
+    engine = CountingEngine(record, **options)
+    try:
+        yield engine
+    finally:
+        engine.kill()
+
+
+if __name__ == "__main__":
+    main()
