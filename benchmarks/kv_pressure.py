@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from benchmarks import kv_plan
-from tidegate.cli.demo._client import Exchange, chat_request
+from tidegate.cli.load import Exchange, chat_request
 from tidegate.cli.demo._plan import Question, prompt_text
 from tidegate.cli.demo._record import Record
 from tidegate.refusals.fallback import MESSAGES

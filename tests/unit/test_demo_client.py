@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tidegate.cli.demo._client import Exchange, chat_request
+from tidegate.cli.load import Exchange, chat_request
 from tidegate.cli.demo._plan import Question
 from tidegate.cli.demo._record import Record
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import cycle
 
+from tidegate.cli.load import prompt_text as words
+
 BANDS = ("p0", "p1", "p2")
 TENANTS = ("checkout", "storefront", "analytics")
 LOAD = (0.30, 0.40, 1.80)
@@ -111,8 +113,7 @@ def timetable(seconds: float, *, seed: int) -> Timetable:
 
 def prompt_text(question: Question, *, seed: int) -> str:
     """Numbers of three digits, each one token of the simulated engine; different for every question."""
-    rng = random.Random(f"{seed}/{question.number}")
-    return "".join(f" {rng.randrange(1000):03d}" for _ in range(question.prompt_tokens))
+    return words(question.prompt_tokens, seed=f"{seed}/{question.number}")
 
 
 def _read(name: str) -> list[_Row]:

@@ -1,4 +1,4 @@
-"""The demo's side of one exchange: a chat request on a fresh connection, its streamed answer timed piece by piece.
+"""The client's side of one exchange: a chat request on a fresh connection, its streamed answer timed piece by piece.
 
 It is not the gateway's upstream client on purpose: what measures shares nothing with what is measured.
 """
@@ -7,12 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import httptools
 import msgspec
 
-from tidegate.cli.demo._record import Record
+
+class Answer(Protocol):
+    """What an exchange writes into. Times in seconds after the due moment; ``None``: not yet.
+
+    Attributes:
+        sent_s: when the request was really sent.
+        queue_s: queue wait as the gateway tells it in ``x-tidegate-queue-ms``.
+        first_s: when the first piece of answer text came.
+        done_s: when the answer was complete.
+        refused: reason of a refusal, or of a failure; ``None`` when there was none.
+        pieces: pieces of answer text received, one token each.
+    """
+
+    sent_s: float | None
+    queue_s: float | None
+    first_s: float | None
+    done_s: float | None
+    refused: str | None
+    pieces: int
 
 
 class _Delta(msgspec.Struct):
@@ -31,19 +50,38 @@ class _Event(msgspec.Struct):
 _DECODE = msgspec.json.Decoder(_Event).decode
 
 
-def chat_request(host: str, *, key: str, prompt: str, output_tokens: int) -> bytes:
-    """One whole HTTP/1.1 request for a streamed chat answer of exactly ``output_tokens``."""
-    body = json.dumps(
-        {
-            "model": "demo",
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": output_tokens,
-            "ignore_eos": True,
-            "stream": True,
-        }
-    ).encode()
+def chat_request(
+    host: str,
+    *,
+    prompt: str,
+    output_tokens: int,
+    key: str = "",
+    model: str = "demo",
+    headers: Mapping[str, str] | None = None,
+    ignore_eos: bool = True,
+) -> bytes:
+    """One whole HTTP/1.1 request for a streamed chat answer.
+
+    Args:
+        host: of the ``host`` header.
+        prompt: text of its one message.
+        output_tokens: longest answer; with ``ignore_eos`` (an extension of vLLM and others) exactly as long.
+        key: bearer key, none when empty.
+        model: name of the model.
+        headers: more of them.
+        ignore_eos: ask for the whole length.
+    """
+    fields = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": output_tokens,
+        "stream": True,
+    }
+    body = json.dumps(fields | ({"ignore_eos": True} if ignore_eos else {})).encode()
+    more = {"authorization": f"Bearer {key}"} if key else {}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (more | dict(headers or {})).items())
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {key}\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\n{lines}"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
@@ -56,7 +94,7 @@ class Exchange(asyncio.Protocol):
     an answer, a refusal (``x-tidegate-reason`` or a status that is not 200), an error event, or a lost connection.
     """
 
-    def __init__(self, request: bytes, record: Record, now: Callable[[], float]) -> None:
+    def __init__(self, request: bytes, record: Answer, now: Callable[[], float]) -> None:
         self.done = asyncio.Event()
         self._request = request
         self._record = record
