@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from benchmarks import kv_plan
-from tidegate.cli.load import Exchange, chat_request
 from tidegate.cli.demo._plan import Question, prompt_text
 from tidegate.cli.demo._record import Record
+from tidegate.cli.load import Exchange, chat_request
 from tidegate.refusals.fallback import MESSAGES
 from tidegate.simulation import Request
 from tidegate.testing.gateway_process import gateway_process

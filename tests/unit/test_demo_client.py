@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from tidegate.cli.load import Exchange, chat_request
 from tidegate.cli.demo._plan import Question
 from tidegate.cli.demo._record import Record
+from tidegate.cli.load import Exchange, chat_request
 
 
 class Wire(asyncio.Transport):
