@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _CONTINUE = b"HTTP/1.1 100 "
+_CHUNKED = b"transfer-encoding: chunked\r\n"
 
 
 class Link(Protocol):
@@ -85,20 +86,22 @@ class ClientLink:
 class HeadJoiner:
     """Stands in for the transport until an answer's head and first piece are there, and writes them together.
 
-    An application MUST NOT wait between the two; ours and Starlette's plain answers do not.
+    An application MUST NOT wait between the two; ours and Starlette's plain answers do not. The head of an answer that
+    has neither a length nor chunks (``unchunked``) loses what uvicorn says of chunks.
     """
 
-    __slots__ = ("_cycle", "_head", "_transport")
+    __slots__ = ("_cycle", "_head", "_transport", "unchunked")
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
         self._transport = transport
         self._cycle: RequestResponseCycle | None = cycle
         self._head = b""
+        self.unchunked = False
 
     def write(self, data: bytes) -> None:
         """Keep the head; write it with what follows and step aside."""
         if not self._head and not data.startswith(_CONTINUE):
-            self._head = data
+            self._head = data.replace(_CHUNKED, b"", 1) if self.unchunked else data
             return
         self._transport.write(self._head + data)
         self._head = b""
@@ -119,3 +122,30 @@ class HeadJoiner:
     def is_closing(self) -> bool:
         """Whether the connection ends."""
         return self._transport.is_closing()
+
+
+class OldClientSender:
+    """The ``send`` of a request of HTTP/1.0, whose client knows no chunks (RFC 9112 §7.1).
+
+    An answer without a length ends with the connection; uvicorn would cut it into chunks all the same.
+    """
+
+    __slots__ = ("_cycle", "_joiner", "_uvicorn")
+
+    def __init__(self, cycle: RequestResponseCycle, joiner: HeadJoiner) -> None:
+        self._cycle = cycle
+        self._joiner = joiner
+        self._uvicorn = cycle.send
+
+    async def __call__(self, message: Any) -> None:
+        """See the ASGI specification."""
+        cycle, joiner = self._cycle, self._joiner
+        if message["type"] == "http.response.start" and cycle.scope["method"] != "HEAD":
+            joiner.unchunked = all(name != b"content-length" for name, _ in message["headers"])
+            await self._uvicorn(message)
+            if joiner.unchunked:
+                cycle.chunked_encoding = False
+        else:
+            if joiner.unchunked:
+                cycle.expected_content_length = len(message.get("body", b""))  # uvicorn counts it down to the end
+            await self._uvicorn(message)

@@ -7,6 +7,7 @@ request, and it puts no bound on headers, on slow senders or on readers that sto
 * one ``deadline`` for each connection instead of timers, looked at by one sweep a second for all (``sweep``);
 * OpenAI-shaped answers for what never becomes a request (not HTTP, head too large, too slow, too many connections);
 * an offer to change the protocol (``Upgrade``) is ignored, as RFC 9110 §7.8 allows, and its body is read;
+* no chunks for clients of HTTP/1.0, who do not know them: an answer without a length ends with the connection;
 * head and first piece of an answer in one write: a system call less, which is a tenth of a short answer's cost;
 * no pipelining: while a request runs, later bytes of its connection are dropped and the connection ends with the
   answer. Pausing the read side instead, as uvicorn does, would hide that the client left.
@@ -26,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tidegate.gateway.bare import bare_answer
-from tidegate.gateway.link import ClientLink, HeadJoiner
+from tidegate.gateway.link import ClientLink, HeadJoiner, OldClientSender
 
 SPARE = 100
 """Connections beyond the limit that are still told why they are refused."""
@@ -193,6 +194,8 @@ class ClientProtocol(HttpToolsProtocol):
             self.link.cycle = self.cycle
         self._joiner = HeadJoiner(self.transport, self.cycle)
         self.cycle.transport = self._joiner  # type: ignore[assignment]
+        if self.parser.get_http_version() == "1.0":
+            self.cycle.send = OldClientSender(self.cycle, self._joiner)  # type: ignore[method-assign]
 
     def _offered(self) -> None:
         method = self.parser.get_method()
