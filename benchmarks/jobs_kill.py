@@ -25,7 +25,6 @@ from tidegate.testing.gateway_process import GatewayProcess, gateway_process
 from tidegate.testing.postgres import PostgresProcess, postgres_process
 
 SEATS = 16
-DELAY_S = 0.03
 ENDED = ("completed", "failed", "expired", "cancelled")
 VICTIMS = ("gateway", "engine", "postgres")
 
@@ -38,12 +37,13 @@ def main() -> None:
     parser.add_argument("--victim", choices=(*VICTIMS, "any"), default="gateway")
     parser.add_argument("--gateways", type=int, default=1, help="more than one share a PostgreSQL")
     parser.add_argument("--store", choices=("sqlite", "postgres"), help="default: what the other options need")
+    parser.add_argument("--delay-s", type=float, default=0.03, help="time that the engine takes for a row")
     options = parser.parse_args()
     shared = options.gateways > 1 or options.victim in ("postgres", "any") or options.store == "postgres"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         postgres = stack.enter_context(postgres_process()) if shared else None
         record = Path(folder, "asked")
-        engine = stack.enter_context(counting_engine(record, delay_s=DELAY_S))
+        engine = stack.enter_context(counting_engine(record, delay_s=options.delay_s))
         story = Story(options, Path(folder), engine, postgres)
         story.run()
 

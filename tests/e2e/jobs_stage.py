@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -111,3 +112,9 @@ def engine(behave: Callable[[Visit], Awaitable[None]] | None = None) -> Upstream
 def calls(upstream: Upstream) -> Counter[str]:
     """How often each row was asked for."""
     return Counter(prompt_of(visit) for visit in upstream.visits)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started: the worker of a gateway."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in found.stdout.split()]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,23 @@ from pathlib import Path
 import openai
 import pytest
 
-from e2e.jobs_stage import calls, client_of, config, engine, reach, records, rows, submit
+from e2e.jobs_stage import (
+    ENDED,
+    ENDPOINT,
+    calls,
+    children,
+    client_of,
+    config,
+    engine,
+    reach,
+    records,
+    row,
+    rows,
+    submit,
+)
 from e2e.raw import Visit, gateway, until, whole
+from tidegate.cli.jobs import Server
+from tidegate.testing.counting_engine import counting_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -60,25 +75,70 @@ async def test_a_full_disk_pauses_batches_and_refuses_uploads(small_disk: Path) 
         assert max(calls(upstream).values()) <= 2
 
 
-async def test_a_large_file_costs_no_memory(tmp_path: Path) -> None:
-    """Up, validated, and down again: 100 MB leave the gateway's memory where it was."""
-    line = rows(1).rstrip(b"\n")
-    content = b"".join(line.replace(b'"r0"', b'"r%d"' % n, 1) + b" " * 2000 + b"\n" for n in range(45_000))
-    async with gateway(config(tmp_path, "http://127.0.0.1:9")) as process, client_of(process.url) as client:
-        await submit(client, rows(1))
-        before = peak_kib(process.pid)
-        batch = await submit(client, content)
-        batch = await reach(client, batch, "in_progress", within_s=40)
+async def test_a_store_that_may_not_grow_pauses_batches_and_refuses_uploads(tmp_path: Path) -> None:
+    """The same with a limit of the process on the size of files, which needs no right to mount."""
+
+    async def serve(visit: Visit) -> None:
+        visit.answer(whole("x" * 4000))
+
+    async with (
+        engine(serve).running() as upstream,
+        gateway(config(tmp_path, upstream.url)) as process,
+        client_of(process.url) as client,
+    ):
+        batch = await submit(client, rows(600))
+        limit(process.pid, 1_000_000)
+        await until(lambda: "jobs.store" in process.log.read_text(), within_s=15)
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.files.create(file=("more.jsonl", b"x" * 3_000_000), purpose="batch")
+        assert (refused.value.status_code, refused.value.code) == (507, "storage_full")
+        batch = await client.batches.retrieve(batch.id)
+        assert batch.status == "in_progress"
         assert batch.request_counts is not None
-        assert batch.request_counts.total == 45_000
-        size = 0
-        async with client.files.with_streaming_response.content(batch.input_file_id) as answer:
-            async for piece in answer.iter_bytes():
-                size += len(piece)
-        assert size == len(content)
-        assert peak_kib(process.pid) - before < 24 * 1024
-        with contextlib.suppress(openai.APIStatusError):
-            await client.batches.cancel(batch.id)
+        assert batch.request_counts.failed == 0
+        limit(process.pid, resource.RLIM_INFINITY)
+        batch = await reach(client, batch, within_s=30)
+        output, errors = await records(client, batch)
+        assert (len(output), len(errors)) == (600, 0)
+        assert max(calls(upstream).values()) <= 2
+
+
+def limit(pid: int, size: int) -> None:
+    """Let no file of a gateway and its worker become larger."""
+    for each in (pid, *children(pid)):
+        resource.prlimit(each, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+LINE_BYTES, LINES = 1_000_000, 200
+
+
+async def test_a_file_of_200_megabytes_costs_little_memory(tmp_path: Path) -> None:
+    """Up, validated, sent line by line, its answers as large, and down again: gateway and worker stay small."""
+    source, answers = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    with source.open("wb") as target:
+        for number in range(LINES):
+            target.write(row(f"r{number}", messages=[{"role": "user", "content": f"row {number} " + "x" * LINE_BYTES}]))
+            target.write(b"\n")
+    assert source.stat().st_size >= 200_000_000
+    with counting_engine(answer_bytes=LINE_BYTES) as counting:
+        async with gateway(config(tmp_path, counting.url, seats=4, jobs=", max_file: 210MB")) as process:
+            server = Server(process.url, None)
+            file = await asyncio.to_thread(server.upload, source)
+            assert file["bytes"] == source.stat().st_size
+            wish = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+            batch = await asyncio.to_thread(server.ask, "POST", "/v1/batches", wish)
+            async with asyncio.timeout(60):
+                while batch["status"] not in ENDED:
+                    await asyncio.sleep(0.2)
+                    batch = await asyncio.to_thread(server.ask, "GET", f"/v1/batches/{batch['id']}")
+            assert batch["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+            await asyncio.to_thread(server.download, batch["output_file_id"], answers)
+            with answers.open("rb") as lines:
+                assert sum(1 for _ in lines) == LINES
+            assert answers.stat().st_size >= 200_000_000
+            (worker,) = children(process.pid)
+            peaks = peak_kib(process.pid) >> 10, peak_kib(worker) >> 10
+            assert max(peaks) < 160, peaks
 
 
 def peak_kib(pid: int) -> int:

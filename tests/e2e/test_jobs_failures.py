@@ -8,21 +8,15 @@ import json
 import os
 import random
 import signal
-import subprocess
 from pathlib import Path
 
 import openai
 import pytest
 
-from e2e.jobs_stage import calls, client_of, config, engine, names, prompt_of, reach, records, rows, submit
+from e2e.jobs_stage import calls, children, client_of, config, engine, names, prompt_of, reach, records, rows, submit
 from e2e.raw import Visit, ask, gateway, until, whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
-
-
-def children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in found.stdout.split()]
 
 
 async def soon(visit: Visit) -> None:
