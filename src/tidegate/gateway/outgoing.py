@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.classify import CAP_FIELD, ClientPriority, RawHeaders, Route, upstream_body, upstream_headers, with_model
-from tidegate.core import Lease
+from tidegate.core import Lease, Turn
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.pools import Backend
 
@@ -34,12 +34,22 @@ def body_of(asked: Asked, backend: Backend, lease: Lease) -> bytes:
     )
 
 
+def rank_of(lease: Lease) -> int:
+    """Give the band that the engine is told, 0 is the best: the effective one, which may be lent.
+
+    Work whose turn came by a floor or by its age is told as of the next higher band, though never of the highest. So
+    the engine does not stop it for the next higher work at once, which would take back what its wait has earned.
+    """
+    earned = lease.kind is not Turn.TURN and lease.band > 1
+    return lease.band - 1 if earned else lease.band
+
+
 def _priority(asked: Asked, backend: Backend, lease: Lease) -> int | ClientPriority:
     trusted = asked.classified.tenant.trusted
     if trusted and bytes(asked.body.priority) not in (b"", b"null"):
         return ClientPriority.KEEP
     if backend.send_priority and asked.route is not Route.OTHER:
-        told = backend.engine.priority_of(lease.band)
+        told = backend.engine.priority_of(rank_of(lease))
         if told is not None:
             return told
     return ClientPriority.KEEP if trusted else ClientPriority.DROP
