@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tidegate.cli.jobs import Server
+from tidegate.cli._server import Server
 from tidegate.testing.counting_engine import CountingEngine, counting_engine
 from tidegate.testing.gateway_process import GatewayProcess, gateway_process
 from tidegate.testing.postgres import PostgresProcess, postgres_process
@@ -181,7 +181,7 @@ class Story:
         import psycopg
 
         with psycopg.connect(self.postgres.url) as database:
-            found = database.execute(sql.replace("batches", "tidegate.batches")).fetchone()  # type: ignore[arg-type]
+            found = database.execute(sql.replace("batches", "tidegate.batches")).fetchone()
             assert found is not None
             return int(found[0])
 

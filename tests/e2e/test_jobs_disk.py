@@ -27,7 +27,7 @@ from e2e.jobs_stage import (
     submit,
 )
 from e2e.raw import Visit, gateway, until, whole
-from tidegate.cli.jobs import Server
+from tidegate.cli._server import Server
 from tidegate.testing.counting_engine import counting_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
-from urllib.parse import quote, urlsplit
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidegate.cli._output import FAILED, INVALID
-from tidegate.config import ExpectedError, parse_root_url
+from tidegate.cli._server import Server, end
 
 GATEWAY = "http://127.0.0.1:8400"
 CONTROL = "http://127.0.0.1:8401"
-TIMEOUT_S = 75.0
-"""Longer than the longest wait for a batch."""
 LOOK_S = 1.0
 ENDED = ("completed", "failed", "expired", "cancelled")
-PIECE = 256 * 1024
 
 Url = Annotated[str, typer.Option("--url", help="The gateway.")]
 KeyEnv = Annotated[str, typer.Option("--key-env", metavar="NAME", help="Environment variable with the tenant's key.")]
@@ -95,12 +87,7 @@ def list_batches(
     as_json: AsJson = False,
 ) -> None:
     """List batches, newest first."""
-    found = Server(url, os.environ.get(key_env)).ask("GET", f"/v1/batches?limit={limit}")
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    rows = [(b["id"], b["status"], _counts(b), b["x_tidegate"]["band"], _when(b["expires_at"])) for b in found["data"]]
-    _table(("batch", "status", "rows", "band", "window ends"), rows)
+    _look(url, key_env, f"/v1/batches?limit={limit}", as_json=as_json, plain=_print_batches)
 
 
 @jobs.command()
@@ -111,25 +98,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one batch."""
-    found = Server(url, os.environ.get(key_env)).ask("GET", f"/v1/batches/{quote(batch, safe='')}")
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    typer.echo(_outcome(found))
-    expected = found["x_tidegate"]["expected_at"]
-    for name, value in (
-        ("expected end", None if expected is None else _when(expected)),
-        ("window ends", _when(found["expires_at"])),
-        ("input file", found["input_file_id"]),
-        ("output file", found["output_file_id"]),
-        ("error file", found["error_file_id"]),
-        ("dead letters", found["x_tidegate"]["dead"] or None),
-    ):
-        if value is not None:
-            typer.echo(f"{name}: {value}")
-    for error in (found["errors"] or {"data": []})["data"]:
-        line = "" if error["line"] is None else f"line {error['line']}: "
-        typer.echo(f"{line}{error['message']}")
+    _look(url, key_env, f"/v1/batches/{quote(batch, safe='')}", as_json=as_json, plain=_print_batch)
 
 
 @jobs.command()
@@ -153,15 +122,7 @@ def list_dead(
 ) -> None:
     """List dead letters, in order of batches and lines."""
     query = f"?limit={limit}" + ("" if after is None else f"&after={quote(after)}")
-    found = Server(url, os.environ.get(token_env)).ask("GET", f"/admin/dead-letters{query}")
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    rows = [
-        (row["id"], row["tenant"], row["custom_id"], str(row["attempts"]), str(row["status"] or ""), row["error"][:60])
-        for row in found["dead_letters"]
-    ]
-    _table(("dead letter", "tenant", "custom_id", "attempts", "status", "last error"), rows)
+    _look(url, token_env, f"/admin/dead-letters{query}", as_json=as_json, plain=_print_letters)
 
 
 @dead.command()
@@ -187,81 +148,44 @@ def discard(
     typer.echo(f"{done['rows']} dead letters of batch {done['batch_id']} discarded")
 
 
-class Server:
-    """A port of a running gateway. Every fault ends the command with a message."""
-
-    def __init__(self, url: str, key: str | None) -> None:
-        try:
-            self._root = parse_root_url(url)
-        except ExpectedError as error:
-            _end(f"--url: {error}", INVALID)
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask for JSON."""
-        data = None if body is None else json.dumps(body).encode()
-        with self._open(method, path, data, {"content-type": "application/json"}) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-
-    def upload(self, file: Path) -> dict[str, Any]:
-        """Upload a file as it is read."""
-        form = Form(file)
-        headers = {"content-type": form.content_type, "content-length": str(form.size)}
-        with self._open("POST", "/v1/files", form, headers) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-
-    def download(self, file_id: str, place: Path) -> None:
-        """Write a file of the gateway to a place."""
-        with self._open("GET", f"/v1/files/{file_id}/content", None, {}) as answer, place.open("wb") as target:
-            while piece := answer.read(PIECE):
-                target.write(piece)
-
-    @contextlib.contextmanager
-    def _open(self, method: str, path: str, data: Any, headers: dict[str, str]) -> Iterator[Any]:
-        request = urllib.request.Request(  # noqa: S310 - parse_root_url: http or https
-            f"{self._root}{path}", data, {**self._headers, **headers}, method=method
-        )
-        try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                yield answer
-        except urllib.error.HTTPError as error:
-            _end(f"tidegate jobs: {_message(error)}", INVALID if error.code == 400 else FAILED)
-        except (OSError, HTTPException, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            _end(f"tidegate jobs: no answer from {urlsplit(self._root).netloc}: {why}", FAILED)
+def _look(url: str, env: str, path: str, *, as_json: bool, plain: Callable[[dict[str, Any]], None]) -> None:
+    """Ask and print: as it came, or for people."""
+    found = Server(url, os.environ.get(env)).ask("GET", path)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        plain(found)
 
 
-class Form:
-    """An upload form around a file, read piece by piece."""
-
-    def __init__(self, file: Path) -> None:
-        boundary = secrets.token_hex(16)
-        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in file.name)
-        self._head = (
-            f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-            f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
-        ).encode()
-        self._tail = f"\r\n--{boundary}--\r\n".encode()
-        self._file = file
-        self.content_type = f"multipart/form-data; boundary={boundary}"
-        self.size = len(self._head) + file.stat().st_size + len(self._tail)
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._head
-        with self._file.open("rb") as source:
-            while piece := source.read(PIECE):
-                yield piece
-        yield self._tail
+def _print_batches(found: dict[str, Any]) -> None:
+    rows = [(b["id"], b["status"], _counts(b), b["x_tidegate"]["band"], _when(b["expires_at"])) for b in found["data"]]
+    _table(("batch", "status", "rows", "band", "window ends"), rows)
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A gateway sends nobody elsewhere, and a key goes nowhere else."""
+def _print_batch(found: dict[str, Any]) -> None:
+    typer.echo(_outcome(found))
+    expected = found["x_tidegate"]["expected_at"]
+    for name, value in (
+        ("expected end", None if expected is None else _when(expected)),
+        ("window ends", _when(found["expires_at"])),
+        ("input file", found["input_file_id"]),
+        ("output file", found["output_file_id"]),
+        ("error file", found["error_file_id"]),
+        ("dead letters", found["x_tidegate"]["dead"] or None),
+    ):
+        if value is not None:
+            typer.echo(f"{name}: {value}")
+    for error in (found["errors"] or {"data": []})["data"]:
+        line = "" if error["line"] is None else f"line {error['line']}: "
+        typer.echo(f"{line}{error['message']}")
 
-    def redirect_request(self, *_: object) -> None:
-        return None
+
+def _print_letters(found: dict[str, Any]) -> None:
+    rows = [
+        (row["id"], row["tenant"], row["custom_id"], str(row["attempts"]), str(row["status"] or ""), row["error"][:60])
+        for row in found["dead_letters"]
+    ]
+    _table(("dead letter", "tenant", "custom_id", "attempts", "status", "last error"), rows)
 
 
 def _watch(gateway: Server, batch: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +229,7 @@ def _endpoint_of(file: Path) -> str:
                     return str(json.loads(line)["url"])
                 except (ValueError, KeyError, TypeError):
                     break
-    return _end(f"{file}: expected lines with a url, or --endpoint", INVALID)
+    return end(f"{file}: expected lines with a url, or --endpoint", INVALID)
 
 
 def _counts(batch: dict[str, Any]) -> str:
@@ -331,15 +255,3 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 _PLAIN = dict.fromkeys((*range(32), 127), " ")
 """Names come from clients; they print no control characters."""
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the gateway answered {error.code}"
-
-
-def _end(message: str, status: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(status)

@@ -1,0 +1,113 @@
+"""A port of a running gateway, as commands speak to it: JSON, uploads, downloads, and a message for each fault."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import typer
+
+from tidegate.cli._output import FAILED, INVALID
+from tidegate.config import ExpectedError, parse_root_url
+
+TIMEOUT_S = 75.0
+"""Longer than the longest wait for a batch."""
+PIECE = 256 * 1024
+
+
+class Server:
+    """A port of a running gateway. Every fault ends the command with a message."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        try:
+            self._root = parse_root_url(url)
+        except ExpectedError as error:
+            end(f"--url: {error}", INVALID)
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask for JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        with self._open(method, path, data, {"content-type": "application/json"}) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def upload(self, file: Path) -> dict[str, Any]:
+        """Upload a file as it is read."""
+        form = Form(file)
+        headers = {"content-type": form.content_type, "content-length": str(form.size)}
+        with self._open("POST", "/v1/files", form, headers) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def download(self, file_id: str, place: Path) -> None:
+        """Write a file of the gateway to a place."""
+        with self._open("GET", f"/v1/files/{file_id}/content", None, {}) as answer, place.open("wb") as target:
+            while piece := answer.read(PIECE):
+                target.write(piece)
+
+    @contextlib.contextmanager
+    def _open(self, method: str, path: str, data: Any, headers: dict[str, str]) -> Iterator[Any]:
+        request = urllib.request.Request(  # noqa: S310 - parse_root_url: http or https
+            f"{self._root}{path}", data, {**self._headers, **headers}, method=method
+        )
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                yield answer
+        except urllib.error.HTTPError as error:
+            end(f"tidegate jobs: {_message(error)}", INVALID if error.code == 400 else FAILED)
+        except (OSError, HTTPException, ValueError) as error:
+            why = getattr(error, "reason", None) or error
+            end(f"tidegate jobs: no answer from {urlsplit(self._root).netloc}: {why}", FAILED)
+
+
+class Form:
+    """An upload form around a file, read piece by piece."""
+
+    def __init__(self, file: Path) -> None:
+        boundary = secrets.token_hex(16)
+        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in file.name)
+        self._head = (
+            f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+        ).encode()
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+        self._file = file
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        self.size = len(self._head) + file.stat().st_size + len(self._tail)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._head
+        with self._file.open("rb") as source:
+            while piece := source.read(PIECE):
+                yield piece
+        yield self._tail
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A gateway sends nobody elsewhere, and a key goes nowhere else."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the gateway answered {error.code}"
+
+
+def end(message: str, status: int) -> NoReturn:
+    """End the command with a message."""
+    typer.echo(message, err=True)
+    raise typer.Exit(status)
