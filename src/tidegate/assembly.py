@@ -31,6 +31,7 @@ from tidegate.jobs import Jobs
 from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, StallMonitor, SystemClock
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
+from tidegate.telemetry.traces import Traces
 
 LAST_WORDS_S = 1.0
 """How long streams that were stopped may take to end with their error event."""
@@ -74,6 +75,7 @@ class Parts:
     stalls: StallMonitor
     observed: ObservedLog
     books: Books
+    traces: Traces | None
     feed: Feed
     jobs: Jobs | None = None
 
@@ -191,6 +193,8 @@ class Service:
             await parts.jobs.stop()
         await parts.control.stop()
         await parts.books.stop()
+        if parts.traces is not None:
+            await asyncio.to_thread(parts.traces.stop)
         await parts.pools.stop()
         parts.collector.stop()
         parts.stalls.stop()
@@ -260,6 +264,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             lend_limit=lambda: live.settings.policy.lend_limit,
             log=log.request,
         )
+    traces = _traces(settings, clock)
     app = Gateway(
         settings,
         completions=completions,
@@ -271,6 +276,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         clock=clock,
         log=log,
         jobs=None if jobs is None else jobs.app,
+        traces=traces,
     )
     keeper = Keeper(settings.control.store)
     audit_file = None if settings.control.audit_file is None else Path(settings.control.audit_file)
@@ -312,10 +318,21 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             stalls=StallMonitor(clock, recorder),
             observed=ObservedLog(driver),
             books=books,
+            traces=traces,
             feed=feed,
             jobs=jobs,
         ),
     )
+
+
+def _traces(settings: Settings, clock: Clock) -> Traces | None:
+    if settings.traces is None:
+        return None
+    from tidegate.telemetry.otel import OtelTraces, OtlpJsonExporter  # the only place that needs the extra
+
+    exporter = OtlpJsonExporter(settings.traces.endpoint)
+    sample, service = float(settings.traces.sample), settings.traces.service
+    return OtelTraces(exporter, sample=sample, now=clock.now, utc_now=clock.utc_now, service=service)
 
 
 def _pools(settings: Settings, driver: Driver, clock: Clock) -> Pools:

@@ -32,6 +32,7 @@ from tidegate.config.schema import (
     matches,
 )
 from tidegate.config.tenants import read_tenant, replace_tenants, short_digest, tenant_document
+from tidegate.config.traces import TracesSettings
 from tidegate.config.upstreams import BackendSettings, BackendTlsSettings, BudgetSettings
 from tidegate.config.values import (
     Address,
@@ -81,6 +82,7 @@ __all__ = [
     "TenantLimits",
     "TenantSettings",
     "TlsSettings",
+    "TracesSettings",
     "advice",
     "backends_document",
     "differences",

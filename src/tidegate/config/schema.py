@@ -38,6 +38,7 @@ from tidegate.config.fields import (
 from tidegate.config.jobs import JobsSettings
 from tidegate.config.policy import PolicySettings
 from tidegate.config.ports import ControlSettings, GatewaySettings
+from tidegate.config.traces import TracesSettings
 from tidegate.config.upstreams import DERIVED, BackendSettings
 from tidegate.core import Policy
 
@@ -182,6 +183,7 @@ class Settings(Section):
         default={}, description="Names that `x-llm-d-inference-objective` and its twin may carry, each with its band."
     )
     jobs: JobsSettings | None = Field(default=None, description="Batch jobs. Absent: none.")
+    traces: TracesSettings | None = Field(default=None, description="OpenTelemetry traces. Absent: none.")
 
     @property
     def band_names(self) -> tuple[str, ...]:

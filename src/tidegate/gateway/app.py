@@ -38,6 +38,7 @@ from tidegate.gateway.requests import PATH as REQUESTS
 from tidegate.gateway.requests import Requests
 from tidegate.runtime import Clock, Driver
 from tidegate.telemetry.log import Log
+from tidegate.telemetry.traces import Traces
 
 log = structlog.get_logger("tidegate.gateway")
 
@@ -70,6 +71,7 @@ class Gateway:
         clock: Clock,
         log: Log,
         jobs: AsgiApp | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self._completions = completions
         self._classifier = classifier
@@ -80,6 +82,7 @@ class Gateway:
         self._clock = clock
         self._log = log
         self._jobs = jobs
+        self._traces = traces
         self._local_only = settings.gateway.listen.is_loopback
         self._ids = itertools.count(1)
         self._prefix = f"req-{secrets.token_hex(6)}-"
@@ -92,6 +95,8 @@ class Gateway:
         if scope["path"] in HEALTH:
             await self._health(call, scope, send)
             return
+        if self._traces is not None:
+            call.trace = self._traces.begin(scope["method"], scope["path"], scope["headers"])
         try:
             await self._answer(call, scope, receive, send)
         except asyncio.CancelledError:
@@ -107,7 +112,10 @@ class Gateway:
         finally:
             if link.refused:
                 self._refuser.past(call, link.refused)
-            self._log.request(call.line(self._clock.now(), self._clock.utc_now()))
+            line = call.line(self._clock.now(), self._clock.utc_now())
+            self._log.request(line)
+            if call.trace is not None:
+                call.trace.end(line)
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]

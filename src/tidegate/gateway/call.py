@@ -12,6 +12,7 @@ from tidegate.classify import Classified, RawHeaders, answer_headers
 from tidegate.core import Lease, Outcome, Reason
 from tidegate.gateway.watch import NOTHING, Used
 from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.traces import Trace
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -33,6 +34,7 @@ class Call(msgspec.Struct, gc=False):
         used: tokens, as far as they are known.
         instead: the model that answers for another whose work was shed.
         tenant: whose it is, empty before that is known.
+        trace: hears of it, where it is traced.
         broken: the answer had begun and has no form in which its end could be told: the connection must end.
     """
 
@@ -47,6 +49,7 @@ class Call(msgspec.Struct, gc=False):
     used: Used = NOTHING
     instead: str = ""
     tenant: str = ""
+    trace: Trace | None = None
     broken: bool = False
 
     @property

@@ -144,6 +144,7 @@ class Completions:
 
     async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
         with Exchange(self._driver, link) as exchange, self.holding(exchange):
+            exchange.trace = call.trace
             try:
                 await self._serve(call, asked, exchange, send)
                 if call.broken:
@@ -338,6 +339,8 @@ class Completions:
         """Send the request and read the beginning of its answer."""
         target, headers, content = target_of(asked), headers_of(asked, backend, lease), body_of(asked, backend, lease)
         exchange.asked()
+        if exchange.trace is not None:
+            headers = exchange.trace.carried(headers)
         response = await backend.upstream.request(b"POST", target, headers, content)
         exchange.response = response
         return await read_beginning(response, self._clock, asked.route)

@@ -21,6 +21,7 @@ from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
 from tidegate.gateway.link import Link
 from tidegate.runtime import Driver, Refusal
+from tidegate.telemetry.traces import Trace
 
 CANCELLED = Release(Outcome.CANCELLED)
 FAILED = Release(Outcome.FAILED)
@@ -36,6 +37,7 @@ class Exchange:
         response: the open upstream answer, so that it can be aborted.
         gone: the client left.
         stopped: why the gateway ended the request itself (``stop``).
+        trace: hears of waits, seats and calls of backends, where the request is traced.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class Exchange:
         "refusal",
         "response",
         "stopped",
+        "trace",
     )
 
     def __init__(self, driver: Driver, link: Link) -> None:
@@ -64,6 +67,7 @@ class Exchange:
         self.response: Response | None = None
         self.gone = link.gone
         self.stopped: Reason | None = None
+        self.trace: Trace | None = None
 
     def __enter__(self) -> Self:
         self.link.on_gone = self._left
@@ -81,6 +85,8 @@ class Exchange:
         assert self.lease is None
         self.refusal = None
         self._waiting = ticket.id
+        if self.trace is not None:
+            self.trace.waits()
         self._driver.submit(ticket, self)
         if waits is not None and self._waiting:
             waits()
@@ -92,6 +98,7 @@ class Exchange:
         assert lease is not None
         self.response = self.refusal = None
         self._waiting = lease.ticket.id
+        self._back()
         self._driver.requeue(lease, requeue, self)
         return await self._answer()
 
@@ -120,6 +127,8 @@ class Exchange:
     def asked(self) -> None:
         """Note that the backend is being asked now."""
         self._sent_at = asyncio.get_running_loop().time()
+        if self.trace is not None:
+            self.trace.asked()
 
     @property
     def heard_at(self) -> float:
@@ -135,6 +144,8 @@ class Exchange:
         """Return the seat with its outcome. Without a seat nothing happens, so a second call is harmless."""
         lease, self.lease = self.lease, None
         if lease is not None:
+            if self.trace is not None:
+                self.trace.returned(release.outcome, reason)
             self._driver.release(lease, release, reason=reason)
 
     def stop(self, reason: Reason) -> None:
@@ -151,6 +162,8 @@ class Exchange:
 
     def dispatched(self, lease: Lease) -> None:
         self.lease = lease
+        if self.trace is not None:
+            self.trace.dispatched(lease)
         self._wake()
 
     def refused(self, action: Refusal) -> None:
@@ -162,6 +175,12 @@ class Exchange:
         future, self._future = self._future, None
         if future is not None and not future.done():
             future.set_result(None)
+
+    def _back(self) -> None:
+        """Tell the trace that the seat goes back and the ticket waits again."""
+        if self.trace is not None:
+            self.trace.returned(None, None)
+            self.trace.waits()
 
     def _left(self) -> None:
         self.gone = True
