@@ -25,6 +25,7 @@ from tidegate.gateway import (
     Pools,
     Refuser,
     Requests,
+    Resumer,
     Rows,
 )
 from tidegate.jobs import Jobs
@@ -234,6 +235,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     pools = _pools(settings, driver, clock)
     refuser = Refuser(settings, recorder, clock)
     ends = Ends()
+    resumer = Resumer(settings, pools, recorder)
     completions = Completions(
         max_body=settings.gateway.max_body,
         classifier=classifier,
@@ -243,6 +245,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         recorder=recorder,
         clock=clock,
         ends=ends,
+        resumer=resumer,
         silence_s=settings.gateway.silence_timeout,
         heartbeat_s=settings.gateway.queue_heartbeat_after,
         crowd=Crowd(settings.gateway.max_connections_per_tenant),

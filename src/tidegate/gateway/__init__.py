@@ -8,6 +8,7 @@ from tidegate.gateway.pools import Pools
 from tidegate.gateway.protocol import Limits
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import Ends, Requests
+from tidegate.gateway.resuming import Resumer
 from tidegate.gateway.rows import Rows
 from tidegate.gateway.server import ClientServer
 
@@ -22,5 +23,6 @@ __all__ = [
     "Pools",
     "Refuser",
     "Requests",
+    "Resumer",
     "Rows",
 ]

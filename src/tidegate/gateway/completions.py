@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tidegate.backends import BackendError, Response, TimedOut, pause_s, rate_limit, tells_limits
+from tidegate.backends import BackendError, pause_s, rate_limit, tells_limits
 from tidegate.classify import (
     Classifier,
     Facts,
@@ -25,8 +25,9 @@ from tidegate.classify import (
     check_headers,
 )
 from tidegate.config import Settings
-from tidegate.core import Lease, Outcome, Paused, Reason, Release, Requeue, Ticket
+from tidegate.core import Lease, Paused, Reason, Requeue, Ticket
 from tidegate.gateway.affinity import affinity_of
+from tidegate.gateway.answering import Answering, reason_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
 from tidegate.gateway.body import Receive
@@ -39,12 +40,11 @@ from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.reading import read_request
 from tidegate.gateway.refusing import Refuser
-from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, whole_headers
 from tidegate.gateway.requests import Ends
+from tidegate.gateway.resuming import Plan, Resumer
 from tidegate.gateway.returning import Returning
 from tidegate.gateway.spill import Spill
-from tidegate.gateway.tries import Tries
-from tidegate.gateway.watch import BytesWatch
+from tidegate.gateway.tries import Cut, Tries
 from tidegate.runtime import Clock, Driver, Refusal
 from tidegate.telemetry import Recorder
 
@@ -74,6 +74,7 @@ class Completions:
         recorder: Recorder,
         clock: Clock,
         ends: Ends,
+        resumer: Resumer,
         silence_s: float = SILENCE_S,
         heartbeat_s: float | None = None,
         crowd: Crowd | None = None,
@@ -90,12 +91,17 @@ class Completions:
         self._recorder = recorder
         self._clock = clock
         self._ends = ends
+        self.resumer = resumer
+        self.answering = Answering(
+            classifier=classifier, driver=driver, pools=pools, refuser=refuser, recorder=recorder, clock=clock
+        )
         self._outside = outside
         self._returning = Returning()
         self._live: set[Exchange] = set()
 
     def obey(self, settings: Settings) -> None:
         """Take other limits for what comes from now on."""
+        self.resumer.obey(settings)
         gateway = settings.gateway
         self._silence_s = gateway.silence_timeout
         self._heartbeat_s = gateway.queue_heartbeat_after
@@ -144,7 +150,6 @@ class Completions:
 
     async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
         with Exchange(self._driver, link) as exchange, self.holding(exchange):
-            exchange.trace = call.trace
             try:
                 await self._serve(call, asked, exchange, send)
                 if call.broken:
@@ -153,7 +158,7 @@ class Completions:
                 if exchange.stopped is None:
                     raise
                 exchange.finish(FAILED, reason=exchange.stopped)
-                await self._fail(call, send, asked, exchange.stopped, "the request was stopped")
+                await self.answering.fail(call, send, asked, exchange.stopped, "the request was stopped")
 
     @contextlib.contextmanager
     def holding(self, exchange: Exchange) -> Iterator[None]:
@@ -178,7 +183,7 @@ class Completions:
         return False
 
     def check_silence(self, now: float) -> None:
-        """End answers that are silent for longer than ``silence_timeout`` and whose backend is not there any more.
+        """Give up answers that are silent for longer than ``silence_timeout`` and whose backend is not there any more.
 
         The backend of a silent answer is asked; as long as it replies, the answer keeps its seat (SPEC §15.10).
         ``now`` is the event loop's time, seconds.
@@ -193,7 +198,7 @@ class Completions:
             elif backend.up:
                 self._pools.doubt(backend)
             else:
-                exchange.stop(Reason.UPSTREAM_TIMEOUT)
+                exchange.lose(Reason.UPSTREAM_TIMEOUT)
 
     async def _understand(
         self,
@@ -227,28 +232,29 @@ class Completions:
         classified = asked.classified
         tenant, key = classified.tenant.name, classified.idempotency_key
         first = self._returning.first_arrival(tenant, key, call.arrived)
-        ticket = self._ticket(call.request_id, call, asked, first)
+        plan = self.resumer.plan(asked)
+        ticket = self._ticket(call.request_id, call, asked, first, plan)
         call.request_id = classified.request_id
-        refusal = await self._through(call, asked, exchange, ticket, send)
+        refusal = await self._through(call, asked, exchange, ticket, plan, send)
         if refusal is None:
             return
         other = self._refuser.instead(refusal, classified)
         if other is not None:
             asked.classified = call.classified = other
             call.instead = other.upstream_model or ""
-            refusal = await self._through(
-                call, asked, exchange, self._ticket(f"{ticket.id}-instead", call, asked, first), send
-            )
+            plan = self.resumer.plan(asked)
+            ticket = self._ticket(f"{ticket.id}-instead", call, asked, first, plan)
+            refusal = await self._through(call, asked, exchange, ticket, plan, send)
             if refusal is None:
                 return
         reason, now = refusal.reason, self._clock.now()
         if reason in FAILURES:
-            await self._fail(call, send, asked, reason, refusal.detail)
+            await self.answering.fail(call, send, asked, reason, refusal.detail)
             return
         self._returning.refused(tenant, key, reason, arrived=call.arrived if first is None else first, now=now)
         await self._refuser.refused(call, send, refusal, asked)
 
-    def _ticket(self, ticket_id: str, call: Call, asked: Asked, arrived: float | None) -> Ticket:
+    def _ticket(self, ticket_id: str, call: Call, asked: Asked, arrived: float | None, plan: Plan) -> Ticket:
         """Give the scheduler's view. Its id is ours, since clients may use one ``x-request-id`` many times."""
         classified = asked.classified
         return Ticket(
@@ -265,50 +271,64 @@ class Completions:
             name=classified.request_id,
             depends_on=classified.depends_on,
             affinity=affinity_of(asked.raw, asked.body) if self._pools.has_choice(classified.pool) else 0,
+            stoppable=plan.stoppable,
         )
 
     async def _through(
-        self, call: Call, asked: Asked, exchange: Exchange, ticket: Ticket, send: Send
+        self, call: Call, asked: Asked, exchange: Exchange, ticket: Ticket, plan: Plan, send: Send
     ) -> Refusal | None:
         """Take one ticket through its waits and tries; return why it got no answer, ``None`` when it got one."""
         every_s = self._heartbeat_s if asked.body.stream else None
-        tries = Tries()
+        tries = Tries(plan.resuming)
+        exchange.may_stop = tries.may_stop
         spill = Spill(asked)
         try:
             with beating(call, send, every_s), self._outside(ticket) if ticket.depends_on else _NOTHING:
                 lease = await exchange.seat(ticket, spill.begin)
             await spill.restore()
+            while lease is not None:
+                if not tries.carries:
+                    call.lease = lease
+                self._refuser.storm.dispatched(lease.started)
+                again = await self._try(call, asked, exchange, tries, send)
+                if again is None:
+                    return None
+                with beating(call, send, every_s):
+                    if tries.begun:
+                        spill.begin()
+                    lease = await (exchange.regained() if again is Cut.CUT else exchange.requeue(again))
+                await spill.restore()
         finally:
             spill.close()
-        while lease is not None:
-            call.lease = lease
-            self._refuser.storm.dispatched(lease.started)
-            again = await self._try(call, asked, exchange, tries, send)
-            if again is None:
-                return None
-            with beating(call, send, every_s):
-                lease = await exchange.requeue(again)
+            if plan.resuming is not None:
+                plan.resuming.ended()
         return exchange.refusal
 
-    async def _try(self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send) -> Requeue | None:
-        """Ask the backend of the lease and pass its answer on; return how to go on when the client got nothing."""
+    async def _try(
+        self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send
+    ) -> Requeue | Cut | None:
+        """Ask the backend of the lease and pass its answer on; return how to go on, ``None`` at the end."""
         lease = exchange.lease
         assert lease is not None
         backend = self._pools.backends.get(lease.backend)
         if backend is None:  # taken out of the settings since the dispatch
             return Requeue(avoid=True, reason=Reason.NO_BACKEND)
         try:
-            beginning = await self.ask(asked, backend, lease, exchange)
+            beginning = await self.ask(asked, backend, lease, exchange, tries)
         except BackendError as error:
             exchange.response = None
-            reason = exchange.stopped or _reason(error)
+            if exchange.cut:
+                return Cut.CUT
+            reason = exchange.stopped or exchange.lost or reason_of(error)
             if exchange.stopped is None:
                 self._pools.unanswered(backend, error)
                 if tries.elsewhere(self._pools, backend):
                     return Requeue(avoid=True, reason=reason)
             exchange.finish(FAILED, reason=reason)
-            await self._fail(call, send, asked, reason, str(error))
+            await self.answering.fail(call, send, asked, reason, str(error))
             return None
+        if exchange.cut:
+            return Cut.CUT
         verdict = self.heard(backend, beginning)
         if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
             beginning.response.abort()
@@ -316,8 +336,7 @@ class Completions:
         if verdict is Verdict.PAUSE and tries.later():
             beginning.response.abort()
             return Requeue()
-        await self._relay(call, asked, exchange, beginning, send)
-        return None
+        return await self.answering.relay(call, asked, exchange, tries, beginning, send)
 
     def heard(self, backend: Backend, beginning: Beginning) -> Verdict:
         """Tell health and scheduler what the beginning of an answer says of its backend."""
@@ -335,75 +354,11 @@ class Completions:
             self._pools.failed(backend, beginning.why)
         return verdict
 
-    async def ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange) -> Beginning:
-        """Send the request and read the beginning of its answer."""
-        target, headers, content = target_of(asked), headers_of(asked, backend, lease), body_of(asked, backend, lease)
+    async def ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries) -> Beginning:
+        """Send the request and read the beginning of its answer, or of its next leg."""
+        target, headers = target_of(asked), headers_of(asked, backend, lease)
+        splice = None if tries.resuming is None else tries.resuming.splice
+        content = body_of(asked, backend, lease, splice)
         exchange.asked()
-        if exchange.trace is not None:
-            headers = exchange.trace.carried(headers)
-        response = await backend.upstream.request(b"POST", target, headers, content)
-        exchange.response = response
+        response = await backend.upstream.request(b"POST", target, headers, content, sent=exchange.sent)
         return await read_beginning(response, self._clock, asked.route)
-
-    async def _relay(self, call: Call, asked: Asked, exchange: Exchange, beginning: Beginning, send: Send) -> None:
-        response, watch = beginning.response, beginning.watch
-        if watch is not None:
-            asked.let_go()
-            relayed = await relay_stream(
-                call, response, send, client=exchange.link, clock=self._clock, first=beginning.start, watch=watch
-            )
-            self._settle(call, asked, exchange, response, relayed)
-            if relayed.error is not None and isinstance(watch, BytesWatch):
-                call.broken = True
-            elif relayed.error is not None:
-                assert call.reason is not None
-                event = self._refuser.event(call.reason, str(relayed.error), asked)
-                await send({"type": "http.response.body", "body": event})
-        else:
-            relayed, content = look_at_whole(call, response, beginning.start, now=self._clock.now())
-            self._settle(call, asked, exchange, response, relayed)
-            if call.started:
-                await send({"type": "http.response.body", "body": as_event(content)})
-                return
-            headers = whole_headers(response, failed=relayed.failed) + call.headers(self._clock.now())
-            await call.answer(send, response.status, headers, content)
-
-    def _settle(self, call: Call, asked: Asked, exchange: Exchange, response: Response, relayed: Relayed) -> None:
-        """Return the seat with what is known of the answer."""
-        lease, used = exchange.lease, call.used
-        exchange.response = None
-        if relayed.failed:
-            call.ended(Outcome.FAILED, exchange.stopped or _failure(response.status, relayed.error))
-        else:
-            call.ended(Outcome.COMPLETED)
-        ttft_s, tpot_s = (None, None) if lease is None else call.pace(lease.started, self._clock.now())
-        release = Release(call.outcome, used.input_tokens, used.output_tokens, ttft_s, tpot_s)
-        exchange.finish(release, reason=call.reason)
-        if lease is not None and relayed.failed and exchange.stopped is None and call.first_at is not None:
-            self._pools.broke(lease.backend, str(relayed.error or "an error within a stream"))
-        if lease is not None and call.first_at is not None:
-            self._recorder.first_byte(lease, call.first_at - call.arrived)
-        if not relayed.failed:
-            self._classifier.learn(asked.classified, input_tokens=used.input_tokens, output_tokens=used.output_tokens)
-
-    async def _fail(self, call: Call, send: Send, asked: Asked, reason: Reason, detail: str) -> None:
-        """Answer a request that got a seat and no answer."""
-        call.ended(Outcome.FAILED, reason)
-        if call.started:
-            event = self._refuser.event(reason, detail, asked)
-            await send({"type": "http.response.body", "body": event})
-        else:
-            await self._refuser.failed(call, send, reason, detail, asked)
-
-
-def _reason(error: BackendError) -> Reason:
-    return Reason.UPSTREAM_TIMEOUT if isinstance(error, TimedOut) else Reason.UPSTREAM_ERROR
-
-
-def _failure(status: int, error: BackendError | None) -> Reason | None:
-    """The row of a failed answer. A client's own mistake that the engine refused (4xx) has none."""
-    if error is not None:
-        return _reason(error)
-    if status == 429:
-        return Reason.UPSTREAM_BUSY
-    return None if 400 <= status < 500 else Reason.UPSTREAM_ERROR

@@ -2,6 +2,7 @@
 
     idle ──seat()──▶ waiting ──dispatched──▶ running ──finish()──▶ idle
                         │ refused ─▶ idle        │ requeue() ─▶ waiting
+                        │                        │ preempt() ─▶ the engine lets go ─▶ waiting
                         │                        │ client left, task ended ─▶ finish(cancelled or failed)
                         │ client left, task ended ─▶ driver.cancel
 
@@ -21,7 +22,6 @@ from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
 from tidegate.gateway.link import Link
 from tidegate.runtime import Driver, Refusal
-from tidegate.telemetry.traces import Trace
 
 CANCELLED = Release(Outcome.CANCELLED)
 FAILED = Release(Outcome.FAILED)
@@ -37,22 +37,27 @@ class Exchange:
         response: the open upstream answer, so that it can be aborted.
         gone: the client left.
         stopped: why the gateway ended the request itself (``stop``).
-        trace: hears of waits, seats and calls of backends, where the request is traced.
+        cut: the scheduler has had it stopped; what follows is ``regained``.
+        lost: why the gateway gave up the backend (``lose``).
+        may_stop: says whether it can be stopped just now; ``None``: it never can.
     """
 
     __slots__ = (
         "_driver",
         "_future",
+        "_leaving",
         "_sent_at",
         "_task",
         "_waiting",
+        "cut",
         "gone",
         "lease",
         "link",
+        "lost",
+        "may_stop",
         "refusal",
         "response",
         "stopped",
-        "trace",
     )
 
     def __init__(self, driver: Driver, link: Link) -> None:
@@ -67,7 +72,9 @@ class Exchange:
         self.response: Response | None = None
         self.gone = link.gone
         self.stopped: Reason | None = None
-        self.trace: Trace | None = None
+        self.lost: Reason | None = None
+        self.cut = self._leaving = False
+        self.may_stop: Callable[[], bool] | None = None
 
     def __enter__(self) -> Self:
         self.link.on_gone = self._left
@@ -85,8 +92,6 @@ class Exchange:
         assert self.lease is None
         self.refusal = None
         self._waiting = ticket.id
-        if self.trace is not None:
-            self.trace.waits()
         self._driver.submit(ticket, self)
         if waits is not None and self._waiting:
             waits()
@@ -98,9 +103,19 @@ class Exchange:
         assert lease is not None
         self.response = self.refusal = None
         self._waiting = lease.ticket.id
-        self._back()
         self._driver.requeue(lease, requeue, self)
         return await self._answer()
+
+    async def regained(self) -> Lease | None:
+        """After ``cut``: wait for the next seat, which is asked for once the engine has let go of this one.
+
+        ``None``: refused, see ``refusal``.
+        """
+        while self._leaving or self._waiting:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        self.cut = False
+        return self.lease
 
     def give_back(self, requeue: Requeue) -> None:
         """Give the seat back and take the ticket out of the queue, as if it had never been dispatched."""
@@ -127,8 +142,11 @@ class Exchange:
     def asked(self) -> None:
         """Note that the backend is being asked now."""
         self._sent_at = asyncio.get_running_loop().time()
-        if self.trace is not None:
-            self.trace.asked()
+        self.lost = None
+
+    def sent(self, response: Response) -> None:
+        """Keep the answer that is to come, so that it can be ended before its head."""
+        self.response = response
 
     @property
     def heard_at(self) -> float:
@@ -144,26 +162,55 @@ class Exchange:
         """Return the seat with its outcome. Without a seat nothing happens, so a second call is harmless."""
         lease, self.lease = self.lease, None
         if lease is not None:
-            if self.trace is not None:
-                self.trace.returned(release.outcome, reason)
             self._driver.release(lease, release, reason=reason)
+
+    def end(self, release: Release, reason: Reason) -> None:
+        """End the request wherever it stands: with a seat, or after ``cut`` already waiting for the next one."""
+        waiting, self._waiting = self._waiting, ""
+        if waiting:
+            self._driver.cancel(waiting)
+        self.finish(release, reason=reason)
 
     def stop(self, reason: Reason) -> None:
         """End the request from our side: its task goes on with a broken response or a cancellation."""
         if self.stopped is not None:
             return
         self.stopped = reason
-        if self.response is not None:
+        if self.response is not None and not self._leaving:
             self.response.abort()
         elif self._task is not None:
             self._task.cancel()
 
-    # TicketWaiter
+    def lose(self, reason: Reason) -> None:
+        """Give up the backend: the answer goes on elsewhere where it can, else it fails for this reason."""
+        if self.response is not None and not self._leaving:
+            self.lost = reason
+            self.response.abort()
+
+    # StoppableWaiter
+
+    def preempt(self, lease: Lease) -> bool:
+        response = self.response
+        if lease is not self.lease or response is None or response.unread or self.cut or self.stopped is not None:
+            return False
+        if self.may_stop is None or not self.may_stop():
+            return False
+        self.cut = self._leaving = True
+        response.leave(self._vacate)
+        return True
+
+    def _vacate(self) -> None:
+        """The engine has let go: ask for another seat, unless the request has ended meanwhile."""
+        self._leaving = False
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            self.response = self.refusal = None
+            self._waiting = lease.ticket.id
+            self._driver.requeue(lease, Requeue(), self)
+        self._wake_up()
 
     def dispatched(self, lease: Lease) -> None:
         self.lease = lease
-        if self.trace is not None:
-            self.trace.dispatched(lease)
         self._wake()
 
     def refused(self, action: Refusal) -> None:
@@ -172,15 +219,12 @@ class Exchange:
 
     def _wake(self) -> None:
         self._waiting = ""
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         future, self._future = self._future, None
         if future is not None and not future.done():
             future.set_result(None)
-
-    def _back(self) -> None:
-        """Tell the trace that the seat goes back and the ticket waits again."""
-        if self.trace is not None:
-            self.trace.returned(None, None)
-            self.trace.waits()
 
     def _left(self) -> None:
         self.gone = True

@@ -6,6 +6,7 @@ from tidegate.classify import CAP_FIELD, ClientPriority, RawHeaders, Route, upst
 from tidegate.core import Lease, Turn
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.pools import Backend
+from tidegate.splice import Splice
 
 
 def target_of(asked: Asked) -> bytes:
@@ -18,13 +19,16 @@ def headers_of(asked: Asked, backend: Backend, lease: Lease) -> RawHeaders:
     return upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
 
 
-def body_of(asked: Asked, backend: Backend, lease: Lease) -> bytes:
-    """Give the body. The priority is told where the engine is known to read it; a trusted tenant's own word stays."""
+def body_of(asked: Asked, backend: Backend, lease: Lease, splice: Splice | None = None) -> bytes:
+    """Give the body, with ``splice`` that of its present leg.
+
+    The priority is told where the engine is known to read it; a trusted tenant's own word stays.
+    """
     classified = asked.classified
     if asked.form:
         model, place = classified.upstream_model, asked.model_at
         return asked.raw if model is None or place is None else with_model(asked.raw, place, model)
-    return upstream_body(
+    body = upstream_body(
         asked.raw,
         asked.body,
         model=classified.upstream_model,
@@ -32,6 +36,7 @@ def body_of(asked: Asked, backend: Backend, lease: Lease) -> bytes:
         max_output_tokens=classified.max_output_tokens,
         cap_field=CAP_FIELD.get(asked.route),
     )
+    return body if splice is None else splice.body(body)
 
 
 def rank_of(lease: Lease) -> int:

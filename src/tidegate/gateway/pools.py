@@ -120,6 +120,14 @@ class Pools:
         """Whether a pool has more than one backend."""
         return pool in self._with_choice
 
+    def continues(self, pool: str) -> bool:
+        """Whether every backend of a pool goes on with a text that it is given."""
+        return all(backend.engine.continues for backend in self.backends.values() if backend.pool == pool)
+
+    def tells_usage(self, pool: str) -> bool:
+        """Whether every backend of a pool tells the usage in every event when asked."""
+        return all(backend.engine.tells_usage for backend in self.backends.values() if backend.pool == pool)
+
     def has_another(self, backend: Backend, tried: Collection[str] = ()) -> bool:
         """Whether another backend of the same pool takes requests, one that is not in ``tried``."""
         return any(

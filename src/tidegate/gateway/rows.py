@@ -8,17 +8,19 @@ import itertools
 import secrets
 from collections.abc import Callable
 
-from tidegate.backends import BackendError, TimedOut, pause_s
+from tidegate.backends import BackendError, Broken, pause_s
 from tidegate.classify import Classified, Classifier, Facts, Refused, Route, Tenant, parse_body
 from tidegate.classify.bands import BAND_HEADER
-from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
+from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Stoppable, Ticket
 from tidegate.gateway.affinity import affinity_of
+from tidegate.gateway.answering import reason_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict
 from tidegate.gateway.completions import FAILURES, Completions
 from tidegate.gateway.exchange import FAILED, Exchange
 from tidegate.gateway.pools import Pools
-from tidegate.gateway.tries import Tries
+from tidegate.gateway.resuming import Resuming, run_leg
+from tidegate.gateway.tries import Cut, Tries
 from tidegate.gateway.watch import inspect_whole
 from tidegate.refusals import answer_for
 from tidegate.runtime import Clock, Driver
@@ -125,7 +127,7 @@ class Rows:
 class Row:
     """One row on its way. See ``runtime.rows.PlacedRow``."""
 
-    __slots__ = ("_asked", "_exchange", "_lease", "_release", "_rows", "_ticket")
+    __slots__ = ("_asked", "_exchange", "_lease", "_plan", "_release", "_rows", "_ticket")
 
     def __init__(self, rows: Rows, row: RowRequest, asked: Asked) -> None:
         self._rows = rows
@@ -133,7 +135,8 @@ class Row:
         self._exchange: Exchange | None = None
         self._lease: Lease | None = None
         self._release = FAILED
-        self._ticket = _ticket(asked.classified, asked, row)
+        self._plan = rows.completions.resumer.plan(asked)
+        self._ticket = _ticket(asked.classified, asked, row, self._plan.stoppable)
 
     @property
     def pool(self) -> str:
@@ -168,7 +171,8 @@ class Row:
         return True
 
     async def _send(self, exchange: Exchange, seated: Callable[[], None]) -> RowEnd:
-        tries = Tries()
+        tries = Tries(self._plan.resuming)
+        exchange.may_stop = tries.may_stop
         if self._ticket.arrived is None:
             self._ticket.arrived = self._rows.clock.now()
         lease = await exchange.seat(self._ticket)
@@ -176,9 +180,12 @@ class Row:
             self._lease = lease
             seated()
             end = await self._try(exchange, tries)
-            if not isinstance(end, Requeue):
+            if end is Cut.CUT:
+                lease = await exchange.regained()
+            elif isinstance(end, Requeue):
+                lease = await exchange.requeue(end)
+            else:
                 return end
-            lease = await exchange.requeue(end)
         refusal = exchange.refusal
         assert refusal is not None
         return RowReturned(
@@ -188,29 +195,35 @@ class Row:
             retry_after_s=refusal.retry_after_s,
         )
 
-    async def _try(self, exchange: Exchange, tries: Tries) -> RowEnd | Requeue:
+    async def _try(self, exchange: Exchange, tries: Tries) -> RowEnd | Requeue | Cut:
         rows, lease = self._rows, exchange.lease
         assert lease is not None
         backend = rows.pools.backends.get(lease.backend)
         if backend is None:  # taken out of the settings since the dispatch
             return Requeue(avoid=True, reason=Reason.NO_BACKEND)
         try:
-            beginning = await rows.completions.ask(self._asked, backend, lease, exchange)
+            beginning = await rows.completions.ask(self._asked, backend, lease, exchange, tries)
         except BackendError as error:
             exchange.response = None
+            if exchange.cut:
+                return Cut.CUT
             if exchange.stopped is None:
                 rows.pools.unanswered(backend, error)
                 if tries.elsewhere(rows.pools, backend):
                     return Requeue(avoid=True)
-            reason = Reason.UPSTREAM_TIMEOUT if isinstance(error, TimedOut) else Reason.UPSTREAM_ERROR
-            exchange.finish(FAILED, reason=exchange.stopped or reason)
-            return RowReturned(reason=exchange.stopped or reason, detail=str(error))
+            reason = exchange.stopped or exchange.lost or reason_of(error)
+            exchange.finish(FAILED, reason=reason)
+            return RowReturned(reason=reason, detail=str(error))
+        if exchange.cut:
+            return Cut.CUT
         verdict = rows.completions.heard(backend, beginning)
         if verdict is Verdict.ELSEWHERE and tries.elsewhere(rows.pools, backend):
             beginning.response.abort()
             return Requeue(avoid=True)
         if verdict is Verdict.PAUSE:
             return self._paused(exchange, beginning)
+        if tries.resuming is not None and (beginning.watch is not None or tries.carries):
+            return await self._run_leg(exchange, beginning, tries, tries.resuming)
         return self._ended(exchange, beginning, backend.name)
 
     def _paused(self, exchange: Exchange, beginning: Beginning) -> RowEnd | Requeue:
@@ -221,6 +234,31 @@ class Row:
         exchange.give_back(Requeue())
         wait_s = pause_s(beginning.response.headers, at_utc=at_utc)
         return RowReturned(reason=Reason.UPSTREAM_BUSY, detail="status 429", retry_after_s=wait_s)
+
+    async def _run_leg(
+        self, exchange: Exchange, beginning: Beginning, tries: Tries, resuming: Resuming
+    ) -> RowEnd | Requeue | Cut:
+        """Take in a stream that was asked for so that a row can be stopped and go on."""
+        rows, response = self._rows, beginning.response
+        error: BackendError | None = Broken(f"the engine did not go on with the answer: status {response.status}")
+        if beginning.watch is not None:
+            tries.begun = True
+            rows.completions.answering.began(exchange)
+            error = await run_leg(response, beginning.start, resuming, beginning.watch, None, rows.clock)
+            if error is not None and not resuming.splice.complete:
+                again = rows.completions.answering.go_on(exchange, tries, error)
+                if again is not None:
+                    return again
+        resuming.ended()
+        response.abort()
+        exchange.response = None
+        if error is None or resuming.splice.complete:
+            return self._answered(exchange, 200, resuming.splice.whole())
+        reason = Reason.PREEMPTED if exchange.cut else exchange.stopped or exchange.lost or reason_of(error)
+        exchange.end(FAILED, reason)
+        if reason is Reason.PREEMPTED:
+            return RowReturned(reason=reason, detail=str(error))
+        return RowBroken(reason=reason, detail=str(error))
 
     def _ended(self, exchange: Exchange, beginning: Beginning, backend: str) -> RowEnd:
         response, content = beginning.response, beginning.start
@@ -234,6 +272,9 @@ class Row:
             exchange.finish(FAILED, reason=_failure(response.status))
             wait_s = pause_s(response.headers, at_utc=at_utc) if response.header(b"retry-after") else None
             return RowAnswer(status=response.status, body=content, request_id=self._id, retry_after_s=wait_s)
+        return self._answered(exchange, response.status, content)
+
+    def _answered(self, exchange: Exchange, status: int, content: bytes) -> RowEnd:
         self._release = self._rows.learn(self._asked, content)
         if self._release is FAILED:
             exchange.finish(FAILED, reason=Reason.UPSTREAM_ERROR)
@@ -241,7 +282,7 @@ class Row:
         assert exchange.lease is not None
         self._rows.recorder.first_byte(exchange.lease, self._age_s())
         exchange.finish(self._release)
-        return RowAnswer(status=response.status, body=content, request_id=self._id)
+        return RowAnswer(status=status, body=content, request_id=self._id)
 
     @property
     def _id(self) -> str:
@@ -291,7 +332,7 @@ def _ms(seconds: float) -> float:
     return int(seconds * 1e6) / 1000
 
 
-def _ticket(classified: Classified, asked: Asked, row: RowRequest) -> Ticket:
+def _ticket(classified: Classified, asked: Asked, row: RowRequest, stoppable: Stoppable) -> Ticket:
     return Ticket(
         id=classified.request_id,
         pool=classified.pool,
@@ -303,6 +344,7 @@ def _ticket(classified: Classified, asked: Asked, row: RowRequest) -> Ticket:
         size_bytes=len(asked.raw),
         affinity=affinity_of(asked.raw, asked.body),
         patient=True,
+        stoppable=stoppable,
     )
 
 
@@ -319,4 +361,5 @@ def _renamed(ticket: Ticket, fresh_id: str, name: str) -> Ticket:
         affinity=ticket.affinity,
         name=name,
         patient=True,
+        stoppable=ticket.stoppable,
     )

@@ -147,13 +147,16 @@ class Splice:
             return False
         return self.done or self._usage_sent or not (self.wish.usage or self.wish.every_usage or not self.wish.stream)
 
-    def close(self) -> bytes:
-        """Return the end of a stream that is complete, as far as it has not gone out."""
-        rest = b""
-        if self._tail.endswith(b"\r"):  # a whole event, but for a line feed that never came
-            rest = self.feed(b"\n")
-            self._read_kept()
+    def rest(self) -> bytes:
+        """Return what is left of a leg that has ended well: an event that waits for a line feed that never came."""
+        tail = self.feed(b"\n") if self._tail.endswith(b"\r") else b""
         self._tail = b""
+        return tail
+
+    def close(self) -> bytes:
+        """Return the end of a stream that is ``complete``, as far as it has not gone out."""
+        rest = self.rest()
+        self._read_kept()
         sent, self.done = self.done, True
         return rest if sent or not self.wish.stream else rest + _END
 
