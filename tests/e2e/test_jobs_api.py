@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,30 @@ async def test_pages_follow_each_other(tmp_path: Path) -> None:
         assert len(files) == len(set(files)) == 5
         with pytest.raises(openai.NotFoundError):
             await client.batches.list(after="batch_none")
+
+
+async def test_a_batch_says_when_it_will_be_done(tmp_path: Path) -> None:
+    async def slowly(visit: Visit) -> None:
+        await asyncio.sleep(0.05)
+        visit.answer(whole())
+
+    async with (
+        engine(slowly).running() as upstream,
+        gateway(config(tmp_path, upstream.url, seats=2)) as process,
+        client_of(process.url) as client,
+    ):
+        batch = await submit(client, rows(160))
+        expected = None
+        while batch.status in ("validating", "in_progress") and expected is None:
+            await asyncio.sleep(0.05)
+            batch = await client.batches.retrieve(batch.id)
+            assert batch.model_extra is not None
+            expected = batch.model_extra["x_tidegate"]["expected_at"]
+        assert expected is not None
+        assert 0 <= expected - time.time() + 1 < 60
+        batch = await reach(client, batch)
+        assert batch.completed_at is not None
+        assert abs(batch.completed_at - expected) < 30
 
 
 @pytest.mark.parametrize(

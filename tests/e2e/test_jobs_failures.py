@@ -172,7 +172,7 @@ async def test_a_batch_is_cancelled_and_keeps_what_is_done(tmp_path: Path) -> No
 
 async def test_a_window_ends(tmp_path: Path) -> None:
     async def slowly(visit: Visit) -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.3)
         visit.answer(whole(prompt_of(visit)))
 
     async with (
@@ -180,7 +180,7 @@ async def test_a_window_ends(tmp_path: Path) -> None:
         gateway(config(tmp_path, upstream.url, seats=1)) as process,
         client_of(process.url) as client,
     ):
-        batch = await reach(client, await submit(client, rows(50), window="2s"))
+        batch = await reach(client, await submit(client, rows(50), window="5s"))
         assert (batch.status, batch.expired_at is not None) == ("expired", True)
         output, errors = await records(client, batch)
         assert output

@@ -32,6 +32,7 @@ class Worker:
         self.reports: list[Report] = []
         self.lines: list[RequestLine] = []
         self.commits = True
+        self.pad = 0
         self.policy, self.chance = RetryPolicy(2), random.Random(1)
         self.attempts: Counter[tuple[str, int]] = Counter()
         self.pump: Pump
@@ -44,7 +45,7 @@ class Worker:
             self.wants.append(message)
             lines = [self.left[message.batch_id].pop(0) for _ in range(message.count) if self.left[message.batch_id]]
             batch = message.batch_id
-            self.pump.rows(Rows(batch, [out(batch, line, self.attempts[batch, line]) for line in lines]))
+            self.pump.rows(Rows(batch, [out(batch, line, self.attempts[batch, line], self.pad) for line in lines]))
             return
         self.reports.append(message)
         if self.commits:
@@ -84,9 +85,9 @@ def work(name: str, fresh: int) -> BatchWork:
     )
 
 
-def out(batch_id: str, line: int, attempts: int = 0) -> RowOut:
+def out(batch_id: str, line: int, attempts: int = 0, pad: int = 0) -> RowOut:
     row = LeasedRow(batch_id, line, line, f"r{line}", 0, 1, attempts, 0)
-    return RowOut(row, "t", "p2", "/v1/chat/completions", b"%d" % line)
+    return RowOut(row, "t", "p2", "/v1/chat/completions", b"%d" % line + b" " * pad)
 
 
 def line_of(status: int) -> RequestLine:
@@ -154,6 +155,23 @@ def test_every_row_ends_once_and_few_wait_at_a_time() -> None:
         first = [want.batch_id for want in worker.wants]
         assert first.index("b") > first.index("a")
         assert worker.pump.waiting == 0
+
+    run_virtual(story())
+
+
+def test_few_large_rows_wait_at_a_time() -> None:
+    """A mebibyte each: eight of them fill the window, after the first few that show how large they are."""
+
+    async def story() -> None:
+        worker, sender = Worker(a=100), Sender(seats=1)
+        worker.pad = 2**20
+        pump_of(worker, sender)
+        worker.tell()
+        await asyncio.sleep(2.5)  # the first ones are done
+        sender.most = sender.waiting
+        await asyncio.sleep(20)
+        assert len(worker.ended) == 100
+        assert sender.most <= 10
 
     run_virtual(story())
 

@@ -1,0 +1,112 @@
+"""Housekeeping of the worker: what is kept too long goes, what anybody may still need stays."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegate.jobs.folder import Folder, new_file_id
+from tidegate.jobs.messages import Hello, Setup
+from tidegate.jobs.worker import RUBBISH_AGE_S, Worker
+from tidegate.stores import JobStore, NewBatch, NotFound, StoredFile, open_job_store
+
+NOW = 1_800_000_000.0
+KEEP_S = 1000.0
+
+
+class Place:
+    """A store, a folder, and a worker that serves nobody."""
+
+    def __init__(self, folder: Path, store: JobStore, connection: socket.socket) -> None:
+        self.store = store
+        self.folder = Folder(folder / "files")
+        setup = Setup(store="", files=str(self.folder.path), owner="o", keep_s=KEEP_S)
+        self.worker = Worker(connection, Hello(setup, [], NOW), store, self.folder)
+
+    def write(self, age_s: float, *, part: bool = False) -> str:
+        file_id = new_file_id()
+        with self.folder.create(file_id) as target:
+            target.write(b"x\n")
+        if not part:
+            self.folder.keep(file_id)
+        path = self.folder.path / (file_id + (".part" if part else ""))
+        os.utime(path, (NOW - age_s, NOW - age_s))
+        return file_id
+
+    def listed(self, age_s: float, expires_in_s: float) -> str:
+        file_id = self.write(age_s)
+        self.store.add_file(
+            StoredFile(
+                id=file_id,
+                tenant="t",
+                purpose="batch",
+                name="n",
+                bytes=2,
+                created_at_utc=NOW - age_s,
+                expires_at_utc=NOW + expires_in_s,
+            )
+        )
+        return file_id
+
+    def batch(self, file_id: str) -> None:
+        self.store.create_batch(
+            NewBatch(
+                id="batch_1",
+                tenant="t",
+                endpoint="/v1/embeddings",
+                input_file_id=file_id,
+                window="24h",
+                band="p2",
+                created_at_utc=NOW,
+                expires_at_utc=NOW + 86_400,
+            )
+        )
+
+    def there(self) -> set[str]:
+        return {path.name for path in self.folder.path.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    ours, theirs = socket.socketpair()
+    store = open_job_store(f"sqlite:///{tmp_path}/jobs.db")
+    with ours, theirs:
+        yield Place(tmp_path, store, ours)
+    store.close()
+
+
+def test_files_go_when_their_time_is_over_but_not_under_a_batch(place: Place) -> None:
+    over, used, young = place.listed(50, -1), place.listed(50, -1), place.listed(50, 1)
+    place.batch(used)
+    place.worker._sweep(NOW)
+    assert place.there() == {used, young}
+    with pytest.raises(NotFound):
+        place.store.get_file(over, tenant=None)
+    place.store.get_file(used, tenant="t")
+
+
+def test_what_nobody_knows_goes_after_a_day(place: Place) -> None:
+    """Uploads that broke off, and files of an assembly that was never listed; never a file that counts."""
+    old, fresh = RUBBISH_AGE_S + 1, RUBBISH_AGE_S - 60
+    listed = place.listed(old, 1)
+    new = {place.write(fresh), f"{place.write(fresh, part=True)}.part"}
+    place.write(old)
+    place.write(old, part=True)
+    (place.folder.path / "notes.txt").write_text("somebody else's")
+    place.worker._sweep(NOW)
+    assert place.there() == {listed, "notes.txt", *new}
+
+
+def test_an_ended_batch_is_forgotten_when_its_time_is_over(place: Place) -> None:
+    place.batch(place.listed(50, 1))
+    place.store.cancel_batch("batch_1", tenant=None, now_utc=NOW)
+    place.worker._sweep(NOW + KEEP_S - 1)
+    place.store.get_batch("batch_1", tenant="t")
+    for _ in range(3):  # bounded steps
+        place.worker._sweep(NOW + KEEP_S + 1)
+    with pytest.raises(NotFound):
+        place.store.get_batch("batch_1", tenant="t")
