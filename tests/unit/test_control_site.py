@@ -79,3 +79,31 @@ def test_every_word_that_a_script_asks_for_is_there_and_every_word_is_asked_for(
     spoken = set(re.findall(r'["`](\w+)["`]', source)) | asked
     families = ("find_", "gate_")
     assert {key for key in known if key not in spoken and not key.startswith(families)} == set()
+
+
+def colours(theme: str) -> dict[str, str]:
+    text = (PAGES / "base.css").read_text()
+    dark = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", text[: text.index(":root[data-theme")]))
+    light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", text[text.index(":root[data-theme") :].split("}")[0]))
+    return dark if theme == "dark" else dark | light
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize(
+    ("ink", "ground", "least"),
+    [("ink", "card", 12), ("ink", "bg", 12), ("soft", "card", 4.5), ("soft", "bg", 4.5), ("faint", "card", 3)]
+    + [(state, f"{state}-bg", 4.5) for state in ("good", "warn", "bad", "info")]
+    + [(state, "card", 4.5) for state in ("good", "warn", "bad", "info", "p0", "p1", "p2")]
+    + [("ink", f"{state}-bg", 7) for state in ("good", "warn", "bad", "info")],
+)
+def test_what_is_written_can_be_read(theme: str, ink: str, ground: str, least: float) -> None:
+    found = colours(theme)
+    one, other = sorted((luminance(found[ink]), luminance(found[ground])), reverse=True)
+    assert (one + 0.05) / (other + 0.05) >= least

@@ -44,10 +44,13 @@ export class Modes {
     const key = [document.documentElement.lang, mode.name, mode.by, mode.since_utc, reason].join("|");
     fill(this.banner, key, () => [
       h("span", {}, `⚑ ${t("mode_on", { name: mode.name })}`), h("span", { class: "soft" }, t("mode_by", { who: mode.by, at: clock(mode.since_utc) })),
-      h("span", { class: "soft", id: "mode-left" }),
+      h("span", { class: "soft", id: "mode-left" }), h("span", { class: "soft", id: "mode-would" }),
       h("button", { type: "button", id: "back", disabled: reason !== "", title: reason || null, onclick: () => this.ask(NORMAL) }, t("switch_back")),
     ]);
     text(document.getElementById("mode-left"), left);
+    const would = Object.entries(this.numbers.would).map(([reason, number]) => `${reason} ${count(number)}`).join(", ");
+    const observes = this.numbers.modes.find((each) => each.name === mode.name)?.observes;
+    text(document.getElementById("mode-would"), observes && would ? t("mode_would", { reasons: would }) : "");
   }
 
   /** Show the list of all modes. */
