@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from tidegate.cli import COMMANDS, app
 from tidegate.config import Settings
+from tidegate.config.changes import LIVE
 from tidegate.core import Reason
 from tidegate.core.policy import P0, P2
 from tidegate.refusals.table import TABLE
@@ -54,6 +55,21 @@ def test_no_option_is_documented_that_does_not_exist(command: str) -> None:
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
     assert set(re.findall(r"^## `tidegate (\w+)`$", read(REFERENCE / "cli.md"), re.MULTILINE)) == set(COMMANDS)
+
+
+def test_the_page_for_the_person_on_duty_says_which_settings_change_live() -> None:
+    rows = re.findall(r"^\| `(gateway|control)` \|(.*)\|(.*)\|$", read(ROOT / "docs/how-to/on-duty.md"), re.MULTILINE)
+    told = [
+        {(f"{port}.{name}", live) for name in re.findall(r"`(\w+)`", cell)}
+        for port, *cells in rows
+        for live, cell in zip((True, False), cells, strict=True)
+    ]
+    fields = [
+        (port, name)
+        for port in ("gateway", "control")
+        for name in Settings.model_fields[port].default.__class__.model_fields
+    ]
+    assert set().union(*told) == {(f"{port}.{name}", f"{port}.{name}" in LIVE) for port, name in fields}
 
 
 def settings_of(model: type[BaseModel]) -> Iterator[str]:
