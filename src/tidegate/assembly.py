@@ -13,6 +13,8 @@ from typing import Protocol
 from tidegate.classify import Classifier
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
 from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, build_control_app
+from tidegate.control.child import simulate
+from tidegate.control.what_if import WhatIf
 from tidegate.core import Reason, Scheduler, TidegateError
 from tidegate.gateway import (
     ClientServer,
@@ -298,6 +300,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     def drain() -> None:
         background.add(asyncio.ensure_future(driver.drain(live.settings.gateway.drain_timeout)))
 
+    hooks = Hooks(completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate))
     return Service(
         Parts(
             log=log,
@@ -311,7 +314,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 tls=_certificate(settings.gateway.tls, "gateway.tls"),
             ),
             control=ClientServer(
-                build_control_app(driver, recorder, live, Hooks(completions.stop_request, drain, books, jobs), feed),
+                build_control_app(driver, recorder, live, hooks, feed),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
                 tls=_certificate(settings.control.tls, "control.tls"),

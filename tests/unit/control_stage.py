@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tidegate.config import Settings, key_digest, parse_settings
 from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, build_control_app
 from tidegate.control.letters import Letters
+from tidegate.control.what_if import Simulate, WhatIf
 from tidegate.core import Scheduler
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
@@ -48,6 +49,7 @@ class Stage:
         audit_file: Path | None = None,
         load: Callable[[], Settings] | None = None,
         letters: Letters | None = None,
+        what_if: Simulate | None = None,
     ) -> None:
         self.settings = parse_settings(text)
         policy = self.settings.core_policy()
@@ -61,7 +63,8 @@ class Stage:
         self.audit = Audit(keeper, self.clock.utc_now, audit_file)
         self.live = Live(self.settings, self._apply, self.audit, utc_now=self.clock.utc_now, load=load)
         self.books = Books(keeper, self.audit, self.live, self.recorder.usage, utc_now=self.clock.utc_now)
-        hooks = Hooks(self._stop, self._drain, self.books, letters)
+        tried = None if what_if is None else WhatIf(self.driver, self.recorder, what_if)
+        hooks = Hooks(self._stop, self._drain, self.books, letters, tried)
         self.feed = Feed(self.driver, self.recorder, self.live, utc_now=self.clock.utc_now)
         self.app = build_control_app(self.driver, self.recorder, self.live, hooks, self.feed)
 

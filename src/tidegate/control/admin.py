@@ -29,6 +29,7 @@ from tidegate.control.speech import SpokenError, answer, limit_of, only, read_js
 from tidegate.control.tenant_routes import TenantRoutes
 from tidegate.control.undo import Undo
 from tidegate.control.usage_routes import UsageRoutes
+from tidegate.control.what_if import WhatIf
 from tidegate.core import Ticket
 from tidegate.core.snapshots import WhyKind
 from tidegate.runtime import Driver
@@ -46,12 +47,14 @@ class Hooks:
         drain: refuse what waits and what comes from now on, for good; called once.
         books: what the control room writes down.
         letters: the dead letters of batch jobs, ``None`` when there are no jobs.
+        what_if: runs a policy on the traffic just seen; ``None``: nobody can.
     """
 
     stop_request: Callable[[str], bool]
     drain: Callable[[], None]
     books: Books
     letters: Letters | None = None
+    what_if: WhatIf | None = None
 
 
 class Admin:
@@ -77,7 +80,7 @@ class Admin:
         self.routes += [
             *OpenApiRoutes(entrance).routes,
             *LoginRoutes(door, entrance).routes,
-            *PolicyRoutes(driver, live, entrance).routes,
+            *PolicyRoutes(driver, live, entrance, hooks.what_if).routes,
             *ChangeRoutes(live.audit, Undo(live, books.tenants, live.audit), entrance).routes,
             *TenantRoutes(books.tenants, entrance).routes,
             *UsageRoutes(books.usage, books.utc_now, entrance).routes,

@@ -77,6 +77,17 @@ _TENANT = {
 }
 _BOUND = _fields(now_s=_or_null(NUMBER), then_s=_or_null(NUMBER))
 
+_WANTED: Doc = {"anyOf": [YES, _fields(profile=TEXT)]}
+_FIGURES = _fields(
+    sent=WHOLE,
+    answered=WHOLE,
+    refused=_map(WHOLE),
+    wait_p50_s=_or_null(NUMBER),
+    wait_p99_s=_or_null(NUMBER),
+    ttft_p99_s=_or_null(NUMBER),
+)
+_RAN = _fields(span_s=NUMBER, requests=WHOLE, profile=TEXT, bands=_map(_fields(now=_FIGURES, then=_FIGURES)))
+
 SCHEMAS: Doc = {
     **_PARTS,
     "State": _STATE,
@@ -102,7 +113,7 @@ SCHEMAS: Doc = {
     "Policy": {"type": "object", "required": ["discipline", "bands"], "description": "See the settings reference."},
     "Change": _CHANGE,
     "Changed": _fields(**_CHANGED),
-    "PreviewRequest": _fields(("service_time", "what_if"), policy={}, service_time=DURATION, what_if=YES),
+    "PreviewRequest": _fields(("service_time", "what_if"), policy={}, service_time=DURATION, what_if=_WANTED),
     "Preview": _fields(
         ("assumed",),
         valid=YES,
@@ -110,8 +121,9 @@ SCHEMAS: Doc = {
         changes=_list(_fields(**{"field": TEXT, "from": ANY, "to": ANY})),
         bounds=_map(_BOUND),
         assumed=_fields(service_s=NUMBER, seats=_map(WHOLE)),
-        what_if=_or_null({"type": "object"}),
+        what_if=_or_null(ref("WhatIf")),
     ),
+    "WhatIf": {"anyOf": [_fields(error=TEXT), _RAN]},
     "Backends": _fields(models=_list(_fields(name=TEXT, backends=_list({"type": "object"})))),
     "Draining": _fields(waiting=WHOLE, running=WHOLE),
     "Requests": _fields(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from starlette.routing import Route
 from tidegate.config import (
     ConfigError,
     ExpectedError,
+    Role,
     Settings,
     backends_document,
     differences,
@@ -26,6 +28,7 @@ from tidegate.control.live import Live
 from tidegate.control.operators import Operator
 from tidegate.control.routing import CHANGE, VIEW, Entrance
 from tidegate.control.speech import SpokenError, answer, only, problem_rows, read_json
+from tidegate.control.what_if import WhatIf
 from tidegate.core import PolicyError
 from tidegate.runtime import Driver
 
@@ -36,8 +39,9 @@ SERVICE_S = 10.0
 class PolicyRoutes:
     """Answers them. ``routes`` are to be mounted."""
 
-    def __init__(self, driver: Driver, live: Live, entrance: Entrance) -> None:
+    def __init__(self, driver: Driver, live: Live, entrance: Entrance, what_if: WhatIf | None = None) -> None:
         self._driver = driver
+        self._what_if = what_if
         self._live = live
         self.routes: list[Route] = [
             entrance.route("/admin/policy/preview", {"POST": (VIEW, self._preview)}),
@@ -70,9 +74,9 @@ class PolicyRoutes:
         record = self._live.change(after, who=who.name, action=action)
         return await recorded(self._live.audit, record)
 
-    async def _preview(self, request: Request, _: Operator) -> Response:
+    async def _preview(self, request: Request, who: Operator) -> Response:
         """Say what a patch of the policy would change, or what is wrong with it; nothing happens."""
-        body = only(await read_json(request), "policy", "service_time")
+        body = only(await read_json(request), "policy", "service_time", "what_if")
         service_s = _service_s(body.get("service_time"))
         now = self._live.settings
         try:
@@ -89,9 +93,25 @@ class PolicyRoutes:
                 "changes": [{"field": what, "from": a, "to": b} for what, a, b in differences(now, after)],
                 "bounds": {band: {"now_s": before[band], "then_s": then[band]} for band in now.band_names},
                 "assumed": {"service_s": service_s, "seats": seats},
-                "what_if": None,
+                "what_if": await self._run(body.get("what_if"), now, after, who),
             }
         )
+
+    async def _run(self, wanted: object, now: Settings, after: Settings, who: Operator) -> dict[str, Any] | None:
+        """Run both policies on the traffic just seen, where that is wanted: ``true``, or ``{"profile": NAME}``."""
+        profile = wanted.get("profile") if isinstance(wanted, dict) and set(wanted) <= {"profile"} else None
+        if wanted is None or wanted is False:
+            return None
+        if wanted is not True and not isinstance(profile, str):
+            expected = 'expected what_if, true or false or {"profile": NAME}'
+            raise SpokenError(400, "bad_request", expected, param="what_if")
+        if who.role is not Role.OPERATOR:
+            raise SpokenError(403, "forbidden", "expected an operator's token for what_if, which costs computing time")
+        if self._what_if is None:
+            return {"error": "no simulator is at hand"}
+        if self._what_if.busy:
+            raise SpokenError(409, "busy", "expected one what-if at a time; another one runs")
+        return await self._what_if.ask(now, after, profile=profile)
 
     def _seats(self) -> dict[str, int]:
         """Seats of each pool as they are now; those of ``auto`` have found their number."""

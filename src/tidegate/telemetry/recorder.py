@@ -30,6 +30,7 @@ from tidegate.core import (
     Turn,
 )
 from tidegate.telemetry.accounts import WAIT_BOUNDS_S, BandAccount, Histogram, WindowMax
+from tidegate.telemetry.arrivals import RecentArrivals
 from tidegate.telemetry.collector import Collector
 from tidegate.telemetry.heavy import RecentHeavy
 from tidegate.telemetry.recent import RecentRefusals
@@ -69,6 +70,7 @@ class Recorder:
         tenant_tokens, tenant_refusals: the tenants that used and were refused most in the last minute.
         recent: the last refusals that clients were told.
         usage: what each tenant used since the control room last took it.
+        arrivals: the requests that came last.
     """
 
     def __init__(self, policy: Policy, *, mode: str = "normal") -> None:
@@ -85,6 +87,7 @@ class Recorder:
         self.tenant_refusals = RecentHeavy()
         self.recent = RecentRefusals()
         self.usage = UsageBook()
+        self.arrivals = RecentArrivals()
         self.accounts: dict[str, BandAccount] = {}
         self.running: defaultdict[tuple[int, str], int] = defaultdict(int)
         self.source: Source | None = None
@@ -112,6 +115,7 @@ class Recorder:
         """Fold what the scheduler answered to ``ticket``."""
         account = self._bands[ticket.band]
         account.depth += 1
+        self.arrivals.note(now, ticket)
         if actions:
             self.actions(now, actions)
         if account.depth > 0:
