@@ -59,6 +59,8 @@ def test_harvest_counts_useful_offline_tokens_and_kept_p0() -> None:
     found = harvest([*p0, offline(1000, 100), offline(60, 0)], [offline(1200, 0), replace(p0[0], computed_tokens=9)])
     assert found.part == pytest.approx(960 / 1200)
     assert found.kept == pytest.approx(0.75)  # the fourth's first token is late
+    running, late = (replace(answered(n, 0, n, ttft=0.1 * n), outcome=None, finished_s=None) for n in (2, 4))
+    assert harvest([*p0, running, late], []).kept == pytest.approx(0.6)
 
 
 def test_slow_tokens_are_not_kept() -> None:

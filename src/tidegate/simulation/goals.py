@@ -68,7 +68,7 @@ class Harvest:
 
     Attributes:
         part: of the offline tokens that there would be without any targets.
-        kept: part of p0 that met its targets meanwhile.
+        kept: part of p0 that met its targets meanwhile, of those for which that was decided.
     """
 
     part: float
@@ -79,12 +79,16 @@ def harvest(records: Iterable[Record], free: Iterable[Record], slo: Slo = HARVES
     """Compare the offline work done beside a p0 that keeps its targets with that of a run that has none.
 
     harvest = useful tokens below p0, policy / useful tokens below p0, no targets at all; a token is useful when it was
-    computed for the first time and for an answer that was not given up. kept = p0 answers within ``slo`` / all p0.
+    computed for the first time and for an answer that was not given up. kept = p0 answers within ``slo`` / p0
+    requests that had ended, or were late already, when the run was cut.
     """
     rows = list(records)
     highest = [record for record in rows if record.band == 0]
     best = _useful_tokens(free)
-    kept = sum(meets(record, slo) for record in highest) / len(highest) if highest else 1.0
+    decided = [
+        record for record in highest if record.outcome is not None or (record.ttft_s or 0.0) > (slo.ttft_s or NEVER)
+    ]
+    kept = sum(meets(record, slo) for record in decided) / len(decided) if decided else 1.0
     return Harvest(_useful_tokens(rows) / best if best else NEVER, kept)
 
 
