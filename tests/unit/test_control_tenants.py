@@ -328,6 +328,23 @@ def test_what_the_store_does_not_take_is_not_done() -> None:
     run_virtual(story())
 
 
+def test_they_are_listed_in_pages() -> None:
+    async def story() -> None:
+        stage = Stage(FILE + TENANTS)
+        for name in ("b", "a", "zoo"):
+            await create(stage, name)
+        names: list[str] = []
+        while True:
+            after = f"&after={names[-1]}" if names else ""
+            page = (await stage.get(f"/admin/tenants?limit=2{after}")).json
+            names += [row["name"] for row in page["tenants"]]
+            if page["complete"]:
+                break
+        assert names == ["a", "b", "checkout", "zoo"]
+
+    run_virtual(story())
+
+
 def test_many_at_once_are_made_one_after_the_other() -> None:
     async def story() -> None:
         stage = Stage()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from pydantic import SecretStr
@@ -26,9 +27,9 @@ class _OnlyPolicy(Section):
 def document(section: Section) -> dict[str, Any]:
     """Return a section in the file's form, as it goes into JSON."""
     return {
-        key: _written(field_annotation(type(section), key), getattr(section, key))
-        for key in type(section).model_fields
-        if not isinstance(getattr(section, key), SecretStr)
+        key: _written(annotation, value)
+        for key, annotation in _annotations(type(section))
+        if not isinstance(value := getattr(section, key), SecretStr)
     }
 
 
@@ -89,8 +90,21 @@ def _read_policy(node: Node) -> PolicySettings:
     return read.policy.model_copy(update={"bands": {name: names[name] for name in sorted(names)}})
 
 
-def _written(annotation: Any, value: Any) -> Any:
+@cache
+def _annotations(model: type[Section]) -> tuple[tuple[str, Any], ...]:
+    return tuple((key, field_annotation(model, key)) for key in model.model_fields)
+
+
+@cache
+def _form(annotation: Any) -> tuple[str, Any, str]:
+    """Return a field's shape, what is inside, and the label of its kind."""
     shape, inner = member(annotation)
+    labels = [kind.label for kind in getattr(inner, "__metadata__", ()) if isinstance(kind, Kind)]
+    return shape, inner, labels[0] if labels else ""
+
+
+def _written(annotation: Any, value: Any) -> Any:
+    shape, inner, label = _form(annotation)
     if value is None:
         return None
     if isinstance(value, Section):
@@ -99,8 +113,7 @@ def _written(annotation: Any, value: Any) -> Any:
         return [_written(inner, item) for item in value]
     if shape == "map":
         return {key: _written(inner, item) for key, item in value.items()}
-    labels = [kind.label for kind in getattr(inner, "__metadata__", ()) if isinstance(kind, Kind)]
-    return _plain(labels[0] if labels else "", value)
+    return _plain(label, value)
 
 
 def _plain(label: str, value: Any) -> Any:

@@ -115,7 +115,7 @@ def _paths() -> Doc:
             "post": _op("Take a change back", _json(ref("Undone")), _path("id", "the record", ID), body=ref("Undo")),
         },
         "/admin/tenants": {
-            "get": _op("All tenants", _json(ref("Tenants"))),
+            "get": _op("Tenants by name", _json(ref("Tenants")), limit, _query("after", "a name")),
             "post": _op("Make a tenant", _json(ref("NewKey")), body=ref("NewTenant"), status=201),
         },
         "/admin/tenants/{name}": {

@@ -157,7 +157,7 @@ SCHEMAS: Doc = {
     "Undone": _fields(undone=WHOLE, **_CHANGED),
     "Key": _fields(id=TEXT, created_at_utc=_or_null(NUMBER), expires_at_utc=_or_null(NUMBER)),
     "Tenant": _fields(name=TEXT, source={"enum": ["file", "control"]}, **_TENANT, keys=_list(ref("Key"))),
-    "Tenants": _fields(tenants=_list(ref("Tenant"))),
+    "Tenants": _fields(tenants=_list(ref("Tenant")), complete=YES),
     "NewTenant": _fields(tuple(_TENANT), name=TEXT, **{**_TENANT, "limits": _fields(tuple(_LIMITS), **_LIMITS)}),
     "NewKey": _fields(tenant=ref("Tenant"), key=TEXT),
     "KeyRequest": _fields(("replaces", "grace"), replaces=TEXT, grace=DURATION),

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from tidegate.config import ExpectedError, parse_duration
 from tidegate.control.operators import Operator
 from tidegate.control.routing import CHANGE, VIEW, Entrance
-from tidegate.control.speech import SpokenError, answer, only, read_json
+from tidegate.control.speech import SpokenError, answer, limit_of, only, read_json
 from tidegate.control.tenants import Tenants
 
 
@@ -31,8 +31,10 @@ class TenantRoutes:
             entrance.route(f"{one}/keys/{{id}}", {"DELETE": (CHANGE, self._key_revoked)}),
         ]
 
-    async def _listed(self, _: Request, __: Operator) -> Response:
-        return answer({"tenants": self._tenants.rows()})
+    async def _listed(self, request: Request, _: Operator) -> Response:
+        limit = limit_of(request)
+        found = self._tenants.page(request.query_params.get("after", ""), limit + 1)
+        return answer({"tenants": found[:limit], "complete": len(found) <= limit})
 
     async def _shown(self, request: Request, _: Operator) -> Response:
         return answer(self._tenants.row(_name(request)))

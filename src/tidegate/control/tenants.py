@@ -72,12 +72,11 @@ class Tenants:
         """Take keys out of force whose time is over."""
         self._put_in_force(self._stored)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all tenants as they are shown, those of the file too, by name."""
-        of_file = {row.name: row for row in self._live.file_settings.tenants}
-        rows = {name: _row(row, None) for name, row in of_file.items()}
-        rows |= {name: _row(self._live.managed[name], self._stored[name]) for name in self._live.managed}
-        return [rows[name] for name in sorted(rows)]
+    def page(self, after: str, limit: int) -> list[dict[str, Any]]:
+        """Return a page of all tenants as they are shown, those of the file too: by name, those behind ``after``."""
+        rows = {row.name: row for row in self._live.settings.tenants if row.name > after}
+        managed = self._live.managed
+        return [_row(rows[name], self._stored.get(name) if name in managed else None) for name in sorted(rows)[:limit]]
 
     def row(self, name: str) -> dict[str, Any]:
         """Return one tenant as it is shown.
