@@ -12,7 +12,7 @@ from tidegate.simulation import Record, profile_named
 from tidegate.simulation.baselines import PASSTHROUGH, STRICT
 from tidegate.simulation.bound import longest_s, value_bound
 from tidegate.simulation.goals import value
-from tidegate.simulation.run import TIDEGATE, run_one
+from tidegate.simulation.run import TIDEGATE, run_one, run_scenario
 from tidegate.simulation.scenario import Arrivals, EngineSpec, Kind, Length, Scenario, Slo, Source
 from tidegate.simulation.sources import Load
 
@@ -37,6 +37,22 @@ def source(name: str, band: int, arrivals: Arrivals) -> Source:
 def test_what_fits_is_worth_its_value() -> None:
     some = scenario(source("a", 0, Arrivals(Kind.FIXED, rate=2.0)), source("c", 2, Arrivals(Kind.BATCH, rows=5)))
     assert value_bound(some, Load(some)) == pytest.approx((40 * 8 + 5) * 1200)
+
+
+def test_a_long_scenario_may_go_without() -> None:
+    some = scenario(source("a", 0, Arrivals(Kind.FIXED, rate=2.0)))
+    assert value_bound(some, Load(some), most=39) is None
+    assert value_bound(some, Load(some), most=40) == value_bound(some, Load(some))
+
+
+def test_reports_say_how_much_of_the_bound_each_run_got() -> None:
+    some = scenario(source("a", 0, Arrivals(Kind.FIXED, rate=2.0)))
+    result = run_scenario(replace(some, claims=("all.value_of_bound >= 0.99",)), baselines=[STRICT])
+    assert {name: report.extra["value_of_bound"] for name, report in result.runs.items()} == {
+        TIDEGATE: 1.0,
+        STRICT: 1.0,
+    }
+    assert result.holds
 
 
 def test_the_cut_of_the_run_is_a_deadline() -> None:
@@ -86,7 +102,7 @@ def test_no_run_gets_more(run: str) -> None:
     crowded = scenario(*load, duration_s=40.0, drain_s=5.0)
     rows: list[Record] = []
     run_one(crowded, Load(crowded), run, sink=rows.append)
-    part = value(rows, SLOS, value_bound(crowded, Load(crowded)))
+    part = value(rows, SLOS, value_bound(crowded, Load(crowded)) or 0.0)
     assert 0.0 < part < 1.0
     if run == TIDEGATE:
         assert part > 0.5

@@ -34,7 +34,7 @@ _PLAIN = {
     "answer_tokens", "answer_rate", "goodput", "value", "preemptions", "last_end", "wasted_tokens", "computed_tokens",
 }  # fmt: skip
 _DERIVED = {"refused", "answered_part", "wasted_part", "cached_part"}
-_OF_RUN = {"kv_mean", "starvation"}
+_OF_RUN = {"kv_mean", "starvation", "value_of_bound"}
 FIGURES = tuple(sorted(_TIMES | _PLAIN | _DERIVED | _OF_RUN))
 
 

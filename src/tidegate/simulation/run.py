@@ -6,7 +6,7 @@ The scheduler is that of ``tidegate.core``, as in the gateway; nothing of it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidegate.core import Policy, Stoppable, WorkEstimate
@@ -22,6 +22,7 @@ from tidegate.simulation.baselines import (
     strict_like,
     ungated_like,
 )
+from tidegate.simulation.bound import MOST, value_bound
 from tidegate.simulation.claims import Claim, Verdict, judge, parse_claim
 from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.metering import MeteredServer
@@ -111,6 +112,11 @@ def run_scenario(
     for name in names:
         extra = sink if name == TIDEGATE else None
         runs[name] = run_one(scenario, load, name, estimator=make(), progress=progress, sink=extra)
+    bound = value_bound(scenario, load, most=MOST)
+    if bound:
+        runs = {
+            name: replace(report, extra={"value_of_bound": report.total.value / bound}) for name, report in runs.items()
+        }
     return Result(scenario, runs, tuple(judge(claim, runs) for claim in claims))
 
 

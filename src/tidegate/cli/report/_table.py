@@ -111,11 +111,11 @@ def _runs(result: Result) -> Table:
 
 
 def _run_cells(report: Report) -> tuple[str, ...]:
-    total = report.total
+    total, bound = report.total, report.extra.get("value_of_bound")
     return (
         seconds(report.seconds),
         f"{total.answer_rate:,.0f}",
-        f"{total.value:,.0f}",
+        f"{total.value:,.0f}" + ("" if bound is None else f"\n{part(bound)} of bound"),
         part(report.kv_mean),
         f"{total.preemptions:,}",
         part(total.wasted_tokens / total.computed_tokens, 2) if total.computed_tokens else NONE,
@@ -128,4 +128,8 @@ def _notes(result: Result) -> list[str]:
     notes = [MEANING]
     if any(group.sent and group.in_slo is None for report in result.runs.values() for group in report.bands):
         notes.append("In SLO –: for none of them is it decided yet.")
+    if any("value_of_bound" in report.extra for report in result.runs.values()):
+        notes.append(
+            "Bound: what a scheduler that knows all arrivals and lengths could get at most, if work could be divided at will."
+        )
     return notes
