@@ -99,7 +99,9 @@ class Story:
             self.gateways.append(self._started())
         try:
             self._submit()
-            while kills.total() < self.options.kills and not self._ended(self._chance.uniform(0.02, 0.5)):
+            while kills.total() < self.options.kills and self._goes_on():
+                if self._ended(self._chance.uniform(0.02, 0.5)):
+                    break
                 victim = self.options.victim if self.options.victim != "any" else self._chance.choice(VICTIMS)
                 in_flight += self._kill(victim)
                 kills[victim] += 1
@@ -135,6 +137,14 @@ class Story:
         file = Server(self.gateways[0].url, None).upload(source)
         wish = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
         self._counts.batch = get(f"{self.gateways[0].url}/v1/batches", wish)
+
+    def _goes_on(self) -> bool:
+        """Wait until rows are asked for again, so that the next kill hits some; false when the batch has ended."""
+        before = self.engine.size()
+        while self.engine.size() == before:
+            if self._ended(0.05):
+                return False
+        return True
 
     def _ended(self, within_s: float) -> bool:
         """Look until the batch has ended, at most so long."""

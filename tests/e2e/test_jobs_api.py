@@ -28,7 +28,7 @@ from e2e.jobs_stage import (
 from e2e.raw import Visit, ask, gateway, until, whole
 from tidegate.config import key_digest
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 
 async def test_a_batch_from_its_file_to_its_answers(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ async def test_a_batch_says_when_it_will_be_done(tmp_path: Path) -> None:
             assert batch.model_extra is not None
             expected = batch.model_extra["x_tidegate"]["expected_at"]
         assert expected is not None
-        assert 0 <= expected - time.time() + 1 < 60
-        batch = await reach(client, batch)
-        assert batch.completed_at is not None
-        assert abs(batch.completed_at - expected) < 30
+        assert -2 < expected - time.time() < 600
+        batch = await reach(client, batch, within_s=40)
+        assert batch.model_extra is not None
+        assert batch.model_extra["x_tidegate"]["expected_at"] is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from e2e.jobs_stage import config, engine, prompt_of, rows
 from e2e.raw import Visit, gateway, whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 
 async def run(*words: str) -> tuple[int, str, str]:

@@ -14,7 +14,7 @@ import pytest
 from e2e.jobs_stage import calls, client_of, config, engine, prompt_of, reach, records, rows, submit
 from e2e.raw import Visit, gateway, until, whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
 COUNT, SEATS = 300, 4
@@ -97,7 +97,6 @@ async def test_a_window_ends_though_the_clock_was_set_back(tmp_path: Path) -> No
         assert time.monotonic() - began < 6  # at half its speed at worst
 
 
-@pytest.mark.timeout(60)
 async def test_a_gateway_that_starts_with_another_clock_loses_nothing(tmp_path: Path) -> None:
     """Killed, and the clock set an hour back or some hours ahead: leases are taken back all the same."""
     clock = WallClock(tmp_path)

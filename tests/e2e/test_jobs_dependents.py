@@ -13,7 +13,7 @@ from e2e.raw import Answer, Visit, ask, gateway, until, whole
 from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 STRICT = "policy: {discipline: strict, bands: {p0: {reserve: 0}}}\n"
 
@@ -192,3 +192,20 @@ async def test_a_client_that_leaves_lends_no_more(tmp_path: Path) -> None:
         await asyncio.gather(*singles)
         await reach(client, batch)
         assert [prompt_of(visit) for visit in upstream.visits] == ["s0", "s1", "s2", "r0", "r1"]
+
+
+async def test_rows_that_are_lent_p0_run_while_only_transactions_do(tmp_path: Path) -> None:
+    """Nobody else's do: of two batches, only the one that a p0 depends on goes on."""
+    async with (
+        engine().running() as upstream,
+        gateway(config(tmp_path, upstream.url, seats=2)) as process,
+        client_of(process.url) as client,
+    ):
+        assert (await ask(process.control, {"mode": "transactions_only"}, path="/admin/mode")).status == 200
+        other = await submit(client, b"\n".join(row(f"other{number}") for number in range(20)))
+        batch = await submit(client, rows(20))  # more than lend_limit
+        await queued(process, "p2", 30)
+        answer = await asyncio.wait_for(send(process, "x", x_tidegate_depends_on=batch.id, x_tidegate_band="p0"), 10)
+        assert answer.status == 200
+        assert {prompt_of(visit) for visit in upstream.visits} == {*(f"r{number}" for number in range(20)), "x"}
+        assert (await client.batches.retrieve(other.id)).status == "in_progress"

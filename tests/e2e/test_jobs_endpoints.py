@@ -11,7 +11,7 @@ import pytest
 from e2e.jobs_stage import client_of, config, engine, reach, records
 from e2e.raw import Visit, gateway
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},

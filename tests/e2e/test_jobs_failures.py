@@ -16,7 +16,7 @@ import pytest
 from e2e.jobs_stage import calls, children, client_of, config, engine, names, prompt_of, reach, records, rows, submit
 from e2e.raw import Visit, ask, gateway, until, whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 
 async def soon(visit: Visit) -> None:
@@ -24,7 +24,6 @@ async def soon(visit: Visit) -> None:
     visit.answer(whole(prompt_of(visit)))
 
 
-@pytest.mark.timeout(60)  # six gateways start one after the other
 async def test_the_gateway_is_killed_at_random_moments(tmp_path: Path) -> None:
     """No row is lost or doubled; the engine is asked for no more than what was in flight again."""
     chance, count, seats, kills = random.Random(7), 300, 8, 5

@@ -22,7 +22,7 @@ from tidegate.testing.gateway_process import GatewayProcess
 from tidegate.testing.postgres import PostgresProcess, postgres_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(90)]
-COUNT, SEATS = 300, 4
+COUNT, SEATS = 400, 4
 
 
 @pytest.fixture
@@ -78,6 +78,14 @@ def content() -> bytes:
     return b"\n".join(row(f"r{number}", messages=prompt) for number, prompt in enumerate(prompts))
 
 
+async def going(looker: Looker, batch: Batch, counting: CountingEngine, for_s: float) -> Batch:
+    """Wait until rows are asked for again, so that a kill hits some, and then a while."""
+    before = counting.size()
+    while counting.size() == before and batch.status not in ENDED:
+        batch = await looker.until_ended(batch, 0.1)
+    return await looker.until_ended(batch, for_s)
+
+
 async def judge(looker: Looker, batch: Batch, counting: CountingEngine, in_flight: int) -> None:
     batch = await looker.until_ended(batch, 40)
     assert batch.status == "completed"
@@ -97,7 +105,7 @@ async def test_the_engine_is_killed(tmp_path: Path, counting: CountingEngine) ->
         async with client_of(process.url) as client:
             batch = await submit(client, content())
         for _ in range(2):
-            batch = await looker.until_ended(batch, chance.uniform(0.3, 0.8))
+            batch = await going(looker, batch, counting, chance.uniform(0.1, 0.4))
             done = looker.done
             counting.kill()
             in_flight += len(counting.calls()) - done
@@ -117,7 +125,7 @@ async def test_the_database_is_killed(tmp_path: Path, counting: CountingEngine, 
             batch = await submit(client, content())
         in_flight = 0
         for _ in range(3):
-            batch = await looker.until_ended(batch, chance.uniform(0.3, 0.8))
+            batch = await going(looker, batch, counting, chance.uniform(0.1, 0.4))
             done = looker.done
             await asyncio.to_thread(postgres.kill)
             in_flight += len(counting.calls()) - done
@@ -138,7 +146,7 @@ async def test_two_gateways_and_anything_is_killed(
         async with client_of(looker.gateways[0].url) as client:
             batch = await submit(client, content())
         for victim in ("gateway", "engine", "postgres"):
-            batch = await looker.until_ended(batch, chance.uniform(0.2, 0.5))
+            batch = await going(looker, batch, counting, chance.uniform(0.2, 0.5))
             done = looker.done
             if victim == "gateway":
                 dead = looker.gateways.pop(chance.randrange(2))

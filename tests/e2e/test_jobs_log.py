@@ -11,7 +11,7 @@ import pytest
 from e2e.jobs_stage import calls, client_of, config, engine, prompt_of, reach, records, row, submit
 from e2e.raw import Visit, gateway, until, whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 NAMES = ("fine", "busy", "wrong", "broken", "alien")
 

@@ -162,6 +162,10 @@ class CountingEngine:
         lines = (line.split() for line in self._record.read_text().splitlines())
         return [Asked(float(at), int(row), int(status)) for at, row, status in lines]
 
+    def size(self) -> int:
+        """Bytes of its record: they grow with each request."""
+        return 0 if self._record is None or not self._record.exists() else self._record.stat().st_size
+
     def calls(self) -> Counter[int]:
         """How often each row was asked for."""
         return Counter(each.row for each in self.asked())
