@@ -115,8 +115,10 @@ class TidegateScheduler(AsyncScheduler):
         return super().schedule(*args, **kwargs)
 
     def _preempt_request(self, request: Request, timestamp: float, *args: Any, **kwargs: Any) -> None:
+        member: Member = request.tidegate
+        _log.debug("tidegate: band %d stopped at %d tokens", member.band, request.num_computed_tokens)
         super()._preempt_request(request, timestamp, *args, **kwargs)
-        request.tidegate.since = timestamp
+        member.since = timestamp
 
     # What it does.
 
