@@ -106,16 +106,18 @@ async def test_a_receiver_that_is_not_there_or_refuses_costs_a_line_in_the_log()
             assert "Traceback" not in process.log.read_text()
 
 
-async def test_nothing_is_sent_for_what_is_not_sampled() -> None:
+async def test_of_what_is_not_sampled_nothing_is_sent_and_a_context_goes_on_as_it_came() -> None:
     async def quick(visit: Visit) -> None:
         visit.answer(whole())
 
     async with Upstream(quick).running() as upstream, Receiver().running() as receiver:
         async with gateway(traced(upstream.url, receiver, sample=0)) as process:
-            for _ in range(5):
-                assert (await ask(process.url, chat())).status == 200
+            unsampled = PARENT[:-2] + "00"
+            for headers in ({}, {"traceparent": unsampled, "tracestate": "a=1"}):
+                assert (await ask(process.url, chat(), headers=headers)).status == 200
             process.signal(signal.SIGTERM)
             await asyncio.to_thread(process.wait, 5)
         assert receiver.spans == []
-        flags = {int(visit.headers["traceparent"][-2:], 16) for visit in upstream.visits}
-        assert not any(each & 1 for each in flags)
+        one, two = (visit.headers for visit in upstream.visits)
+        assert "traceparent" not in one
+        assert (two["traceparent"], two["tracestate"]) == (unsampled, "a=1")

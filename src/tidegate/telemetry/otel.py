@@ -6,7 +6,8 @@
         upstream (client)               the call of the backend; its context goes upstream in ``traceparent``
 
 A request that came with a valid ``traceparent`` continues that trace and obeys its decision to sample; others are
-sampled by chance. A request that is not sampled still hands a context on, so that the engine's spans agree.
+sampled by chance. Of one that is not sampled nothing is made, and a context that it came with goes upstream as it is:
+the spans of a request cost more than the rest of its way through the gateway, so most requests must do without.
 
 Attributes hold names and counts, never a prompt, an answer or a key. Spans are sent by the SDK's batch processor, in a
 thread and small portions: what takes one JSON encoding of 64 spans (about a millisecond) is what it can hold up.
@@ -14,6 +15,7 @@ thread and small portions: what takes one JSON encoding of 64 spans (about a mil
 
 from __future__ import annotations
 
+import random
 import urllib.request
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -33,7 +35,7 @@ try:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     from opentelemetry.trace import Span, SpanKind, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
@@ -49,6 +51,7 @@ CONTEXT = (b"traceparent", b"tracestate")
 
 _KINDS = {SpanKind.INTERNAL: 1, SpanKind.SERVER: 2, SpanKind.CLIENT: 3, SpanKind.PRODUCER: 4, SpanKind.CONSUMER: 5}
 _propagator = TraceContextTextMapPropagator()
+_NO_PARENT = Context()
 
 log = structlog.get_logger("tidegate.telemetry")
 
@@ -62,6 +65,7 @@ class OtelTraces:
         now: the gateway's time, seconds.
         utc_now: the wall clock.
         service: name of this service.
+        chance: gives numbers from 0 to below 1.
     """
 
     def __init__(
@@ -72,26 +76,30 @@ class OtelTraces:
         now: Callable[[], float],
         utc_now: Callable[[], datetime],
         service: str = "tidegate",
+        chance: Callable[[], float] = random.random,
     ) -> None:
         resource = Resource({"service.name": service, "service.version": __version__})
-        self._provider = TracerProvider(
-            sampler=ParentBasedTraceIdRatio(sample), resource=resource, shutdown_on_exit=False
-        )
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 exporter, max_queue_size=WAITING_SPANS, schedule_delay_millis=EVERY_MS, max_export_batch_size=PORTION
             )
         )
         self._tracer = self._provider.get_tracer("tidegate", __version__)
+        self._sample = sample
+        self._chance = chance
         self._now = now
         self._utc_now = utc_now
 
-    def begin(self, method: str, path: str, headers: Headers) -> OtelTrace:
+    def begin(self, method: str, path: str, headers: Headers) -> OtelTrace | None:
         """See ``Traces``."""
+        parent = _parent(headers)
+        given = trace.get_current_span(parent).get_span_context() if parent else trace.INVALID_SPAN_CONTEXT
+        if not (given.trace_flags.sampled if given.is_valid else self._chance() < self._sample):
+            return None
         now = self._now()
         begun_ns = int(self._utc_now().timestamp() * 1e9)
         attributes = {"http.request.method": method, "url.path": path[:200]}
-        parent = _parent(headers)
         span = self._tracer.start_span(
             f"{method} {path[:200]}", parent, SpanKind.SERVER, attributes, start_time=begun_ns
         )
@@ -194,7 +202,7 @@ def _parent(headers: Headers) -> Context:
     """Return the context that a request came with; of two ``traceparent`` none counts."""
     given = [value.decode("latin-1") for name, value in headers if name == CONTEXT[0]]
     if len(given) != 1:
-        return Context()
+        return _NO_PARENT
     state = ",".join(value.decode("latin-1") for name, value in headers if name == CONTEXT[1])
     return _propagator.extract({"traceparent": given[0], "tracestate": state}, Context())
 
