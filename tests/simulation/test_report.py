@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 
 import pytest
 
@@ -12,7 +13,7 @@ from tidegate.simulation import Record
 from tidegate.simulation.report import Report, ReportFold, as_data, outcome_counts
 from tidegate.simulation.scenario import Arrivals, EngineSpec, Kind, Scenario, Slo, Source
 from tidegate.simulation.series import CELLS
-from tidegate.simulation.tally import Quantile, Spread, meets, worth
+from tidegate.simulation.tally import EXACT, Quantile, Spread, meets, worth
 
 POLICY = Policy(pools=(PoolSpec("m", (BackendSpec("b", 8),)),))
 SLOS = (Slo(1.0, 0.05, value=8), Slo(end_s=10.0, per_token_s=0.1, value=2), Slo())
@@ -153,3 +154,22 @@ def test_the_data_of_equal_reports_is_equal() -> None:
     records = [answered(n, n % 3, n / 7, n / 7 + 1, n / 7 + 2, n / 7 + 3) for n in range(50)]
     assert as_data(reported(*records)) == as_data(reported(*records))
     assert as_data(reported(*records))["bands"][0]["wait"]["p50"] == 1.0
+
+
+def test_a_spread_of_many_times_stays_small_and_never_tells_too_little() -> None:
+    draw = random.Random(1)
+    spread, times = Spread(), []
+    for number in range(EXACT + 20_000):
+        seconds = 0.0 if number % 10 == 0 else draw.lognormvariate(0.0, 2.0)
+        times.append(seconds)
+        spread.add(seconds)
+    times.sort()
+    assert sum(map(sys.getsizeof, (spread._known._exact, spread._known._buckets))) < 2_000_000
+    assert len(spread._known._buckets) < 25_000
+    for part in (0.05, 0.1, 0.5, 0.9, 0.99, 1.0):
+        exact, told = times[math.ceil(part * len(times)) - 1], spread.quantile(part)
+        assert told is not None
+        assert exact <= told.seconds <= exact * 1.0011
+    assert spread.mean() == pytest.approx(sum(times) / len(times))
+    for seconds, part in spread.points():
+        assert times[round(part * len(times)) - 1] == pytest.approx(seconds, rel=0.0011)

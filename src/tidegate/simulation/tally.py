@@ -7,8 +7,10 @@ no wait, and are misses of their targets.
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 
@@ -18,6 +20,13 @@ from tidegate.simulation.scenario import Slo
 
 POINTS = 200
 """Points of a distribution that a report keeps for drawing."""
+
+EXACT = 50_000
+"""Times of one kind that are kept as they are."""
+
+_PER_E = 1000  # buckets per factor of e
+_LEAST_S = 1e-6
+_NONE = -(10**9)
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,51 +38,98 @@ class Quantile:
 
 
 class Spread:
-    """Times of many requests, those that are not over yet kept apart. Costs 8 bytes each."""
+    """Times of many requests, those that are not over yet kept apart.
 
-    __slots__ = ("_known", "_so_far", "_sorted")
+    The first ``EXACT`` of each kind are kept as they are, 8 bytes each. From then on they are counted in buckets of a
+    thousandth of their size, so that memory stays; a quantile is then the greatest time of its bucket, never too small.
+    """
+
+    __slots__ = ("_known", "_rows", "_so_far", "_sum")
 
     def __init__(self) -> None:
-        self._known, self._so_far = array("d"), array("d")
-        self._sorted: list[tuple[float, bool]] | None = None
+        self._known, self._so_far = _Times(), _Times()
+        self._sum = 0.0
+        self._rows: list[tuple[float, bool, int]] | None = None
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._so_far)
+        return self._known.count + self._so_far.count
 
     def add(self, seconds: float) -> None:
         """Take a time."""
-        self._known.append(seconds)
-        self._sorted = None
+        self._known.add(seconds)
+        self._sum += seconds
+        self._rows = None
 
     def add_so_far(self, seconds: float) -> None:
         """Take the age of what is not over."""
-        self._so_far.append(seconds)
-        self._sorted = None
+        self._so_far.add(seconds)
+        self._rows = None
 
     def mean(self) -> float | None:
         """Mean of what is over; ``None`` without any."""
-        return math.fsum(self._known) / len(self._known) if self._known else None
+        return self._sum / self._known.count if self._known.count else None
 
     def quantile(self, part: float) -> Quantile | None:
         """The least value that at least ``part`` of all do not exceed; ``None`` without any."""
-        rows = self._rows()
-        return Quantile(*rows[max(0, math.ceil(part * len(rows)) - 1)]) if rows else None
+        return Quantile(*self._at(max(1, math.ceil(part * len(self))))) if len(self) else None
 
     def points(self) -> list[tuple[float, float]]:
         """The distribution in at most ``POINTS`` steps: seconds, and the part that took no longer. Known ones only."""
-        rows = self._rows()
-        count = len(rows)
+        count = len(self)
         picked = sorted(
-            {min(count - 1, round(step * (count - 1) / (POINTS - 1))) for step in range(POINTS)} if rows else ()
+            {min(count, 1 + round(step * (count - 1) / (POINTS - 1))) for step in range(POINTS)} if count else ()
         )
-        return [(rows[index][0], (index + 1) / count) for index in picked if not rows[index][1]]
+        rows = [(*self._at(rank), rank) for rank in picked]
+        return [(seconds, rank / count) for seconds, so_far, rank in rows if not so_far]
 
-    def _rows(self) -> list[tuple[float, bool]]:
-        if self._sorted is None:
-            rows = [(seconds, False) for seconds in self._known]
-            rows += [(seconds, True) for seconds in self._so_far]
-            self._sorted = sorted(rows)
-        return self._sorted
+    def _at(self, rank: int) -> tuple[float, bool]:
+        """Return the time of that rank, from 1, and whether it is only an age."""
+        if self._rows is None:
+            both = [(seconds, False, count) for seconds, count in self._known.rows()]
+            both += [(seconds, True, count) for seconds, count in self._so_far.rows()]
+            both.sort()
+            sums = itertools.accumulate(count for _, _, count in both)
+            self._rows = [(seconds, so_far, up_to) for (seconds, so_far, _), up_to in zip(both, sums, strict=True)]
+        rows = self._rows
+        seconds, so_far, _ = rows[bisect_left(rows, rank, key=lambda row: row[2])]
+        return seconds, so_far
+
+
+class _Times:
+    """Times as they are, or, when there are many, counts of buckets."""
+
+    __slots__ = ("_buckets", "_exact", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._exact = array("d")
+        self._buckets: dict[int, list[float]] = {}  # greatest time and count
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        if self._buckets:
+            self._put(seconds)
+            return
+        self._exact.append(seconds)
+        if self.count > EXACT:
+            for each in self._exact:
+                self._put(each)
+            self._exact = array("d")
+
+    def rows(self) -> list[tuple[float, int]]:
+        """Times with how many there are of each."""
+        if self._buckets:
+            return [(most, int(count)) for most, count in self._buckets.values()]
+        return [(seconds, 1) for seconds in self._exact]
+
+    def _put(self, seconds: float) -> None:
+        key = math.floor(math.log(seconds) * _PER_E) if seconds > _LEAST_S else _NONE
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            self._buckets[key] = [seconds, 1]
+        else:
+            bucket[0] = max(bucket[0], seconds)
+            bucket[1] += 1
 
 
 class Tally:

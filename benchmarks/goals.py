@@ -1,0 +1,193 @@
+"""The goals of the scheduler on the research workloads: calm, harvest, value, starvation, memory.
+
+The formulas are in ``tidegate.simulation.goals``; ``docs/explanation/goals.md`` explains them. The same seed gives the
+same figures on every machine. ``python -m benchmarks goals`` takes some minutes; TIDEGATE_GOAL_MINUTES sets the
+simulated length of each run (15).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from benchmarks import workloads
+from benchmarks.workloads import SLOS, TRACES, engine, policy, workload
+from tidegate.cli.scenario import GatewayEstimator
+from tidegate.core import Policy
+from tidegate.simulation import Record
+from tidegate.simulation.baselines import PASSTHROUGH, STRICT
+from tidegate.simulation.bound import value_bound
+from tidegate.simulation.goals import HARVEST_SLO, calm, harvest, memory, starvation, value
+from tidegate.simulation.report import Report
+from tidegate.simulation.run import TIDEGATE, run_one
+from tidegate.simulation.scenario import Arrivals, Kind, Scenario, Source
+from tidegate.simulation.sources import Load
+
+Row = tuple[str, str, str]
+MINUTES = float(os.environ.get("TIDEGATE_GOAL_MINUTES", "15"))
+
+CALM = """
+preset: flash-sale
+policy:
+  overtake_cap: 0.10
+  preempt_rate: 0
+  bands:
+    p1: {ceiling: 0.35}
+    p2: {ceiling: 0.35}
+"""
+"""A seat for every p0 that may come; others start while two thirds of the seats are free, or by their floors."""
+CALM_SEATS = 220
+
+VALUE = """
+preset: flash-sale
+policy:
+  overtake_cap: 0.10
+  sjf_aging: 0.1
+  bands:
+    p1: {order: sjf, ttl: 8s, shed_hopeless: false}
+    p2: {order: sjf, ttl: 80s}
+"""
+"""Shorter first in all bands, nothing kept waiting beyond its use, nothing passed by age beyond the floors."""
+VALUE_SEATS = 220
+
+HARVEST = """
+preset: flash-sale
+policy:
+  bands:
+    p0: {reserve: 0}
+    p2: {ceiling: 0.45}
+"""
+"""Summaries start while more than half of the seats are free."""
+HARVEST_SEATS = 220
+
+FREE = """
+preset: flash-sale
+policy:
+  preempt_rate: 0
+  bands:
+    p0: {reserve: 0, ttl: 1h}
+    p2: {kv_watermark: 0.02, kv_resume: 0.05}
+"""
+"""No targets: p0 goes first and may wait, and the engine is as full as it gets."""
+FREE_SEATS = 256
+
+MEMORY = """
+preset: kv-guard
+policy:
+  bands:
+    p0: {ttl: 60s}
+    p1: {kv_watermark: 0.03, kv_resume: 0.04, when_saturated: queue}
+    p2: {kv_watermark: 0.05, kv_resume: 0.06, when_saturated: queue, ceiling: 1}
+"""
+MEMORY_SEATS = 250
+
+
+@dataclass(slots=True, frozen=True)
+class Played:
+    """One run: its records and its report."""
+
+    scenario: Scenario
+    records: list[Record]
+    report: Report
+
+
+def play(scenario: Scenario, run: str = TIDEGATE) -> Played:
+    """Run a scenario once with lengths unknown, by its own policy or a baseline."""
+    records: list[Record] = []
+    report = run_one(scenario, Load(scenario), run, estimator=GatewayEstimator(), sink=records.append)
+    return Played(scenario, records, report)
+
+
+def without_preemption(rule: Policy) -> Policy:
+    """Return the policy with the reserve alone."""
+    return replace(rule, preempt_rate=Fraction(0))
+
+
+def calm_rows() -> Iterator[Row]:
+    """p0 at 40 % of capacity among three times the load, and alone, on engines with large and with small chunks."""
+    rule = policy(CALM, seats=CALM_SEATS)
+    for budget, runs in ((2048, (TIDEGATE, STRICT, PASSTHROUGH)), (512, (TIDEGATE,))):
+        spec = engine(priority=True, token_budget=budget)
+        alone = play(workload("rush", rule, load=3.0, minutes=MINUTES, bands=(0,), engine=spec))
+        for run in runs:
+            among = play(workload("rush", rule, load=3.0, minutes=MINUTES, engine=spec), run)
+            found = calm(among.records, alone.records)
+            wait = f"wait p99 {found.wait_s * 1e3:.0f} ms"
+            figure = f"{found.ratio:.2f} ({found.among_s:.3f} s / {found.alone_s:.3f} s); {wait}"
+            goal = "≤ 1.25; ≤ 10 ms" if run == TIDEGATE else ""
+            yield f"calm, rush at 3 times, chunks of {budget}: {run}", figure, goal
+
+
+def harvest_scenario(rule: Policy, *, priority: bool) -> Scenario:
+    """Return p0 at 40 % of capacity, and summaries without end."""
+    base = workload("rush", rule, minutes=MINUTES, bands=(0,), engine=engine(priority=priority))
+    path = TRACES / f"{workloads.ARXIV}.csv.gz"
+    endless = Source("p2", Arrivals(Kind.ENDLESS), trace=path, band=2, window=256, patient=True)
+    return replace(base, sources=(*base.sources, endless), drain_s=0.0)
+
+
+def harvest_rows() -> Iterator[Row]:
+    """Offline tokens beside a p0 that keeps its targets, of those without any targets."""
+    rule = policy(HARVEST, seats=HARVEST_SEATS)
+    free = play(harvest_scenario(policy(FREE, seats=FREE_SEATS), priority=False))
+    runs = {
+        "seats kept free alone": play(harvest_scenario(without_preemption(rule), priority=True)),
+        "with preemption": play(harvest_scenario(rule, priority=True)),
+        "no targets": free,
+    }
+    for name, played in runs.items():
+        found = harvest(played.records, free.records)
+        targets = f"{HARVEST_SLO.ttft_s:g} s, {HARVEST_SLO.tpot_s:g} s/token"
+        goal = "≥ 0.95; ≥ 99 %" if played is not free else ""
+        yield f"harvest: {name}", f"{found.part:.3f}; p0 within {targets}: {found.kept:.1%}", goal
+
+
+def value_rows() -> Iterator[Row]:
+    """Value in time over the clairvoyant bound, and with it the gaps that starvation is judged by."""
+    rule = policy(VALUE, seats=VALUE_SEATS)
+    gaps: list[tuple[str, float, tuple[int | None, ...]]] = []
+    for name, load in (("rush", 2.0), ("rush", 2.5), ("rush", 3.0), ("burst", 2.5), ("memory", 2.5), ("agents", 2.5)):
+        scenario = workload(name, without_preemption(rule), load=load, minutes=MINUTES)
+        bound = value_bound(scenario, Load(scenario))
+        parts = []
+        for run in (TIDEGATE, STRICT, PASSTHROUGH):
+            played = play(scenario, run)
+            parts.append(value(played.records, SLOS, bound or 0.0))
+            if run == TIDEGATE:
+                found = starvation(played.records, scenario.policy, seats=VALUE_SEATS)
+                gaps.append((scenario.name, found.ratio, found.least))
+        yield f"value, {scenario.name}", "{:.3f}; strict {:.3f}, FCFS {:.3f}".format(*parts), "≥ 0.90"
+    for name, ratio, least in gaps:
+        fewest = "never so long" if least[2] is None else f"{least[2]} of 100"
+        yield f"starvation, {name}: gap / bound; p2", f"{ratio:.2f}; {fewest}", "≤ 1; ≥ 5 of 100"
+
+
+def memory_rows() -> Iterator[Row]:
+    """Use and waste of the KV cache where memory is the limit."""
+    for name in ("memory", "agents"):
+        scenario = workload(name, policy(MEMORY, seats=MEMORY_SEATS), minutes=MINUTES)
+        for run in (TIDEGATE, PASSTHROUGH):
+            played = play(replace(scenario, drain_s=0.0), run)
+            found = memory(played.records, played.report.kv_mean or 0.0)
+            figure = f"use {found.use:.1%}; thrown away {found.wasted:.2%}; p0 refused {found.refused}"
+            told = "" if run == TIDEGATE else f" ({run})"
+            yield f"memory, {scenario.name}{told}", figure, "" if told else "≥ 90 %; ≤ 0.1 %; none"
+
+
+PARTS = {"calm": calm_rows, "harvest": harvest_rows, "value": value_rows, "memory": memory_rows}
+
+
+def run(wanted: tuple[str, ...] = tuple(PARTS)) -> list[Row]:
+    """Measure; without the traces say so in place of figures."""
+    if not TRACES.is_dir():
+        return [("goals", f"no traces in {TRACES}: set TIDEGATE_TRACES to their folder", "")]
+    return [row for name in wanted for row in PARTS[name]()]
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or PARTS:
+        for row in PARTS[part]():
+            print(" | ".join(row), flush=True)
