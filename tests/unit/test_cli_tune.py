@@ -52,6 +52,7 @@ def run() -> Callable[..., tuple[int, str, str]]:
     return call
 
 
+@pytest.mark.slow
 def test_prints_a_better_policy_that_check_accepts(
     scenario: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -69,12 +70,14 @@ def test_prints_a_better_policy_that_check_accepts(
     assert CliRunner().invoke(app, ["check", "-c", str(file)]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes(scenario: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     arguments = (str(scenario), "--runs", "10", "--duration", "3s")
     assert run(*arguments) == run(*arguments)
     assert run(*arguments)[1] != run(*arguments, "--seed", "9")[1]
 
 
+@pytest.mark.slow
 def test_fails_when_nothing_keeps_the_guarantee(scenario: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     """So many p0 that they wait whatever the policy is."""
     scenario.write_text(SCENARIO.replace("rate: 3", "rate: 400"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from importlib import import_module
 from itertools import pairwise
 from math import ceil, log10
 from typing import Any
@@ -38,6 +39,18 @@ _PENALTY = 10.0  # for each time that a guarantee is missed by its whole
 
 class TuneError(TidegateError):
     """Nothing can be searched here."""
+
+
+def need_optimiser() -> None:
+    """See to it that the optimiser is there before anything is run.
+
+    Raises:
+        TuneError: it is not installed.
+    """
+    try:
+        import_module("scipy.optimize")
+    except ImportError:
+        raise TuneError(INSTALL) from None
 
 
 @dataclass(slots=True, frozen=True)
@@ -235,15 +248,9 @@ class Search:
         self._tell(self.start)
 
     def find(self, seed: int) -> Found | None:
-        """Search; ``None`` when no candidate keeps the guarantees.
+        """Search; ``None`` when no candidate keeps the guarantees."""
+        from scipy.optimize import differential_evolution
 
-        Raises:
-            TuneError: scipy is not installed.
-        """
-        try:
-            from scipy.optimize import differential_evolution
-        except ImportError:
-            raise TuneError(INSTALL) from None
         generations = max(0, round((self._most - 1) / POPULATION) - 1)
         differential_evolution(
             self._loss,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidegate.cli._output import FAILED, INVALID
-from tidegate.cli._tuning import Found, Guarantees, Outcome, Search, Space, Told
+from tidegate.cli._tuning import Found, Guarantees, Outcome, Search, Space, Told, need_optimiser
 from tidegate.cli.scenario import load_scenario, parse_scenario
 from tidegate.cli.scenario._find import find_scenario
 from tidegate.config import ExpectedError, parse_positive_duration
@@ -47,6 +47,7 @@ def tune(
     a settings file; what it gained stands on top of it. Ends with status 1 when nothing keeps the guarantees. The same
     seed gives the same bytes.
     """
+    need_optimiser()
     limit_s = _duration("--wait", p0_wait)
     length_s = None if duration is None else _duration("--duration", duration)
     path = find_scenario(scenario)
