@@ -333,3 +333,42 @@ async def test_the_switch_is_reached_and_pressed_with_the_keyboard_alone() -> No
         await eventually(switched)
         moving = "() => document.getAnimations().length"
         assert await screen.page.evaluate(moving) == 0
+
+
+FIGURES = [
+    ("count", None, "–"),
+    ("count", 0, "0"),
+    ("count", 9999, "9999"),
+    ("count", 12345, "12.3k"),
+    ("count", 999_960, "1000k"),
+    ("count", 2_500_000, "2.5M"),
+    ("count", 0.4567, "0.46"),
+    ("seconds", None, "–"),
+    ("seconds", 0, "0 ms"),
+    ("seconds", 0.0004, "<1 ms"),
+    ("seconds", 0.0125, "12.5 ms"),
+    ("seconds", 1, "1 s"),
+    ("seconds", 59.96, "60 s"),
+    ("seconds", 600, "10 min"),
+    ("seconds", 86400, "24 h"),
+    ("seconds", 259200, "3 d"),
+    ("countdown", 899.6, "15:00"),
+    ("countdown", 3661, "1:01:01"),
+    ("percent", 0.666, "67%"),
+    ("percent", None, "–"),
+]
+
+
+async def test_figures_are_short_and_have_their_unit() -> None:
+    script = """async rows => {
+        const figures = await import("/js/figures.js");
+        return rows.map(([name, value]) => figures[name](value));
+    }"""
+    async with (
+        Upstream(hang).running() as upstream,
+        gateway(config(upstream.url)) as process,
+        browser() as opened,
+        dashboard(opened, process.control) as screen,
+    ):
+        found = await screen.page.evaluate(script, [[name, value] for name, value, _ in FIGURES])
+        assert found == [wanted for _, _, wanted in FIGURES]

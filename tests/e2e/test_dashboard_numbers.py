@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,14 +105,12 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
         assert f"shop\t{used * len(seen)}" in tokens
         assert f"batch\t{used * (len(done) - len(seen))}" in tokens
 
-        p50, p99 = times(await screen.text("[data-band=p1] [data-key=ttft] span"))
-        firsts = sorted(each.first_s for each in seen)
-        assert p50 == pytest.approx(statistics.median(firsts), rel=0.15, abs=0.05)
-        assert p99 == pytest.approx(firsts[-1], rel=0.15, abs=0.05)
-        p50, p99 = times(await screen.text("[data-band=p1] [data-key=wait] span"))
-        waits = sorted(each.wait_s for each in seen)
-        assert p50 == pytest.approx(statistics.median(waits), rel=0.15, abs=0.25)
-        assert p99 == pytest.approx(waits[-1], rel=0.1, abs=0.01)
+        for key, measured in (("ttft", [each.first_s for each in seen]), ("wait", [each.wait_s for each in seen])):
+            p50, p99 = times(await screen.text(f"[data-band=p1] [data-key={key}] span"))
+            measured.sort()
+            half = len(measured) // 2
+            assert measured[half - 1] * 0.9 - 0.05 <= p50 <= measured[half] * 1.1 + 0.05, (key, measured)
+            assert p99 == pytest.approx(measured[-1], rel=0.1, abs=0.05), (key, measured)
 
         share = float((await screen.text("[data-band=p1] [data-key=share] small")).partition("%")[0])
         assert share == pytest.approx(100 * len(seen) / len(done), abs=1)

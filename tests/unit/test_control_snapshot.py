@@ -157,17 +157,18 @@ def test_the_bounds_are_those_of_check_for_the_longest_hold_of_late() -> None:
     async def story() -> None:
         stage = Stage(FILE.replace("seats: 1", "seats: 16"))
         bounds = Bounds()
-        found = bounds.of(stage.settings, "normal", (16,), 3.21)
+        policy = stage.settings.core_policy()
+        found = bounds.of(policy, (16,), 3.21)
         assert bounds.service_s == 3.3
         waits = longest_waits(stage.settings.core_policy(), seats=16, service_s=3.3)
         for bound, wait, name in zip(found, waits, stage.settings.band_names, strict=True):
             ttl_s = stage.settings.policy.bands[name].ttl
             assert (bound.next_s, bound.ttl_s) == (wait.next_s, ttl_s)
             assert bound.oldest_s == min(ttl_s, wait.full_s or ttl_s)
-        assert bounds.of(stage.settings, "normal", (16,), 3.25) is found, "nothing that counts has changed"
-        assert bounds.of(stage.settings, "normal", (8,), 3.25) is not found
+        assert bounds.of(policy, (16,), 3.25) is found, "nothing that counts has changed"
+        assert bounds.of(policy, (8,), 3.25) is not found
         endless = Stage(FILE + "preset: strict")
-        assert bounds.of(endless.settings, "normal", (4,), 1.0)[2].next_s is None
+        assert bounds.of(endless.settings.core_policy(), (4,), 1.0)[2].next_s is None
 
     run_virtual(story())
 

@@ -15,7 +15,7 @@ from tidegate.control.live import Live
 from tidegate.control.snapshot_bounds import Bound, Bounds
 from tidegate.control.snapshot_verdict import judge
 from tidegate.control.snapshot_windows import RATE_S, WINDOW_S, BandWindow, Recent
-from tidegate.core import Discipline, Unit
+from tidegate.core import Discipline, Policy, Unit
 from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
@@ -49,7 +49,7 @@ class Observer:
         now = driver.now()
         self._windows = {name: BandWindow(recorder.accounts[name], now) for name in recorder.bands}
         self._bounds = Bounds()
-        self._effective: tuple[Settings, str, Settings] | None = None
+        self._effective: tuple[Settings, str, Settings, Policy] | None = None
         self._seen: tuple[object, ...] = ()
         self._revision = 0
         self.jobs_document: Document | None = None
@@ -92,8 +92,8 @@ class Observer:
             return {"fault": driver.not_ready(), "mode": _mode(live), "revision": self._revise()}
         now, snapshot = driver.now(), driver.snapshot()
         not_ready = driver.not_ready()
-        settings = self._in_force()
-        bounds = self._bounds.of(live.settings, live.mode, _seats(snapshot), self._recorder.held.read(now))
+        settings, policy = self._in_force()
+        bounds = self._bounds.of(policy, _seats(snapshot), self._recorder.held.read(now))
         targets = [band.ttft_slo for band in settings.policy.bands.values()]
         recents = [window.read(now, target) for window, target in zip(self._windows.values(), targets, strict=True)]
         rows = [_of_band(snapshot, name) for name in self._windows]
@@ -166,12 +166,12 @@ class Observer:
             self._revision += 1
         return self._revision
 
-    def _in_force(self) -> Settings:
-        """Return the settings with the mode laid over them; they are worked out anew when either changes."""
+    def _in_force(self) -> tuple[Settings, Policy]:
+        """Return the settings with the mode laid over them, and their policy; made anew when either changes."""
         settings, mode = self._live.settings, self._live.mode
         if self._effective is None or self._effective[0] is not settings or self._effective[1] != mode:
-            self._effective = (settings, mode, settings.in_mode(mode))
-        return self._effective[2]
+            self._effective = (settings, mode, settings.in_mode(mode), settings.core_policy(mode))
+        return self._effective[2:]
 
 
 def _mode(live: Live) -> Document:

@@ -1,7 +1,7 @@
 """The starvation bounds that the policy in force promises, beside which the dashboard shows the longest waits.
 
-They cost a few hundred microseconds, so they are worked out anew only when policy, mode or seats change, or the
-longest time that a request held a seat does by more than its rounding.
+They cost a few hundred microseconds, so they are worked out anew only when the policy or seats change, or the longest
+time that a request held a seat does by more than its rounding.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from tidegate.config import Settings
+from tidegate.core import Policy
 from tidegate.core.bounds import longest_waits
 
 ASSUMED_SERVICE_S = 10.0
@@ -35,25 +35,24 @@ class Bounds:
     """Remembers the last answer."""
 
     def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._key: tuple[str, tuple[int, ...], float] | None = None
+        self._policy: Policy | None = None
+        self._key: tuple[tuple[int, ...], float] | None = None
         self._found: tuple[Bound, ...] = ()
         self.service_s = ASSUMED_SERVICE_S
 
-    def of(self, settings: Settings, mode: str, seats: tuple[int, ...], held_s: float) -> tuple[Bound, ...]:
+    def of(self, policy: Policy, seats: tuple[int, ...], held_s: float) -> tuple[Bound, ...]:
         """Return the bounds, highest band first.
 
         Args:
-            settings: in force.
-            mode: over them.
+            policy: in force; the same object as long as it is.
             seats: of each pool.
             held_s: longest time that a request held its seat of late; 0: none has ended.
         """
         self.service_s = rounded_up(held_s) if held_s > 0 else ASSUMED_SERVICE_S
-        key = (mode, seats, self.service_s)
-        if settings is not self._settings or key != self._key:
-            self._found = _bounds(settings, *key)
-            self._settings, self._key = settings, key
+        key = (tuple(sorted(set(seats))), self.service_s)
+        if policy is not self._policy or key != self._key:
+            self._found = _bounds(policy, *key)
+            self._policy, self._key = policy, key
         return self._found
 
 
@@ -63,9 +62,8 @@ def rounded_up(value: float) -> float:
     return float(f"{ceil(round(value / unit, 9)) * unit:.6g}")
 
 
-def _bounds(settings: Settings, mode: str, seats: tuple[int, ...], service_s: float) -> tuple[Bound, ...]:
-    policy = settings.core_policy(mode)
-    pools = [longest_waits(policy, seats=count, service_s=service_s) for count in sorted(set(seats)) if count > 0]
+def _bounds(policy: Policy, seats: tuple[int, ...], service_s: float) -> tuple[Bound, ...]:
+    pools = [longest_waits(policy, seats=count, service_s=service_s) for count in seats if count > 0]
     found = []
     for index, band in enumerate(policy.bands):
         waits = [pool[index] for pool in pools]

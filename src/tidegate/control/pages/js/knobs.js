@@ -1,7 +1,7 @@
 // Knobs: every field is judged by the gateway itself, before (preview) and when it is applied. Nothing is checked here.
 
 import { attribute, fill, h, shown, text } from "./dom.js";
-import { percent, seconds } from "./figures.js";
+import { count, seconds } from "./figures.js";
 import { api, readOnlyReason } from "./session.js";
 import { t } from "./words.js";
 
@@ -98,7 +98,7 @@ export class Knobs {
     const any = this.changed("").length > 0;
     this.apply.disabled = locked || !any;
     this.discard.disabled = !any;
-    this.whatIf.disabled = this.changed("policy.").length === 0;
+    this.whatIf.disabled = locked || this.changed("policy.").length === 0;
   }
 
   touched() {
@@ -218,9 +218,17 @@ export function changeTable(changes) {
     h("tr", {}, h("td", {}, change.field ?? change.what), h("td", {}, h("span", { class: "from" }, words(change.from)), " → ", h("span", { class: "to" }, words(change.to)))))));
 }
 
+/** Both runs of the simulator beside each other; `found` is what the gateway says of them. */
 function whatIfTable(found) {
-  if (!found?.bands) return h("p", { class: "soft" }, t("what_if_none"));
-  const pair = (now, then, shape) => [h("td", { class: "num" }, shape(now)), h("td", { class: "num to" }, shape(then))];
-  return h("table", { id: "what-if-table" }, h("tbody", {}, ...Object.entries(found.bands).flatMap(([band, { now, then }]) =>
-    Object.keys(now).map((key) => h("tr", {}, h("th", { scope: "row" }, `${band} ${key}`), ...pair(now[key], then[key], key.endsWith("_s") ? seconds : (value) => (key.includes("share") || key.includes("part") ? percent(value) : String(value ?? "–"))))))));
+  if (!found?.bands) return h("p", { class: "soft", id: "what-if-result" }, found?.error ?? t("what_if_none"));
+  const total = (value) => (typeof value === "object" && value !== null ? Object.values(value).reduce((sum, each) => sum + each, 0) : value);
+  const shapes = [["answered", count], ["refused", count], ["wait_p99_s", seconds], ["ttft_p99_s", seconds]];
+  const rows = Object.entries(found.bands).flatMap(([band, { now, then }]) => shapes.map(([key, shape], index) => {
+    const [before, after] = [shape(total(now[key])), shape(total(then[key]))];
+    return h("tr", {}, h("th", { scope: "row" }, index ? "" : band), h("td", {}, t(key)), h("td", { class: "num" }, before), h("td", { class: `num ${before === after ? "" : "to"}` }, after));
+  }));
+  return h("div", { id: "what-if-result" },
+    h("h2", {}, t("what_if_of", { n: count(found.requests), span: seconds(found.span_s) })),
+    h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", {}, ""), h("th", { class: "num" }, t("now")), h("th", { class: "num" }, t("then")))), h("tbody", {}, ...rows)),
+    h("p", { class: "legend" }, t("what_if_note", { profile: found.profile })));
 }

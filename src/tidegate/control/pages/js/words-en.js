@@ -56,7 +56,8 @@ export const EN = {
   apply: "Apply", undo: "Undo", discard: "Discard", what_if: "What if (60 s)", nothing_changed: "Change a value to see what it would do.",
   preview: "Preview", knob: "setting", now: "now", then: "then", bound_next: "Longest wait for the next dispatch", for_ever: "for ever", invalid: "Not valid: nothing will change.",
   applied: "Applied: {n} settings", undone: "Undone", computing: "computing …", assumed: "While seats come back within {n}.",
-  changed_elsewhere: "The policy has been changed meanwhile; your values stand over the new one.", what_if_none: "The gateway has no answer to this.",
+  changed_elsewhere: "The policy has been changed meanwhile; your values stand over the new one.", what_if_none: "The gateway has no answer to this.", what_if_of: "The last {span} again, {n} requests",
+  what_if_note: "Simulated on engine model {profile}, not on your engines: compare the two columns with each other.", answered: "answered", wait_p99_s: "wait p99", ttft_p99_s: "first token p99",
 
   audit: "What was changed", who: "who", action: "action", what: "what, from → to", at: "when", undo_ask: "Take this change back?", no_changes: "nothing yet",
   undo_will: "These settings get the values from before:", undo_force: "Something was changed since. Set it to what it was then all the same", older: "Older",

@@ -56,7 +56,8 @@ export const ZH = {
   apply: "应用", undo: "撤销", discard: "放弃", what_if: "推演（60 秒）", nothing_changed: "修改一个值，即可看到效果。",
   preview: "预览", knob: "设置", now: "现在", then: "之后", bound_next: "到下一次派发的最长等待", for_ever: "无上限", invalid: "无效：不会有任何改变。",
   applied: "已应用：{n} 项设置", undone: "已撤销", computing: "计算中…", assumed: "前提：座位在 {n} 内归还。",
-  changed_elsewhere: "策略刚被他人修改；你的值仍覆盖在新策略之上。", what_if_none: "网关没有给出结果。",
+  changed_elsewhere: "策略刚被他人修改；你的值仍覆盖在新策略之上。", what_if_none: "网关没有给出结果。", what_if_of: "重演最近 {span} 的 {n} 个请求",
+  what_if_note: "在引擎模型 {profile} 上模拟，不是您的引擎：请只比较这两列。", answered: "已回答", wait_p99_s: "等待 p99", ttft_p99_s: "首 token p99",
 
   audit: "变更记录", who: "操作者", action: "动作", what: "内容：旧 → 新", at: "时间", undo_ask: "撤销这项变更？", no_changes: "还没有变更",
   undo_will: "这些设置将恢复为之前的值：", undo_force: "之后又有改动。仍然恢复为当时的值", older: "更早",
