@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all test-compiled test-lowest test-engines check check-core-coverage format bench scenarios-rewrite clean
+.PHONY: help install dev demo test test-all test-compiled test-lowest test-engines check check-core-coverage format bench bench-peers scenarios-rewrite clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -82,8 +82,11 @@ format: $(DEV_STAMP) ## Format and fix what can be fixed
 bench: $(COMPILED)/.built ## Print the figures of docs/performance.md
 	$(BIN)/python -m benchmarks
 
+bench-peers: $(COMPILED)/.built ## Tidegate beside nginx, haproxy, envoy, vllm-router, sglang-router, SMG and LiteLLM, in one run
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m benchmarks.peers
+
 scenarios-rewrite: $(DEV_STAMP) ## Refresh the expected lines of tests/scenarios
 	$(BIN)/python -m pytest tests/core/test_scenarios.py --rewrite-scenarios
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .venv-llama .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-llama .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
