@@ -343,8 +343,8 @@ class World:
                 self._start(now, number, action.lease)
             elif isinstance(action, Preempt):
                 lease = self._leases.get(number)
-                if lease is action.lease and not self._servers[lease.backend].pause(number):
-                    self.observe(now, Declined(lease.id))
+                if lease is action.lease:
+                    self._pause(now, number, lease)
             elif isinstance(action, Reject | Evict):
                 entry = self._open.pop(number)
                 entry.outcome = Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED
@@ -353,6 +353,13 @@ class World:
                 self._tell(number, entry)
                 self._legs.pop(number, None)
                 self._count(action.ticket, -1)
+
+    def _pause(self, now: float, number: int, lease: Lease) -> None:
+        server = self._servers[lease.backend]
+        if server.pause(number):
+            self._due[lease.backend] = server.next_event()
+        else:
+            self.observe(now, Declined(lease.id))
 
     def _start(self, now: float, number: int, lease: Lease) -> None:
         entry, ticket = self._open[number], lease.ticket
