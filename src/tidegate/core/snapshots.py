@@ -17,7 +17,6 @@ from tidegate.core.pools import Pool
 from tidegate.core.routing import Backend
 from tidegate.core.state import State
 
-
 _BY_SEATS = (GateKind.NO_SEAT, GateKind.RESERVE, GateKind.CEILING)
 
 
