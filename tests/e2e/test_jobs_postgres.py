@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.jobs_stage import calls, client_of, config, engine, prompt_of, reach, records, rows, submit
-from e2e.raw import Visit, gateway, until, whole
+from e2e.raw import Visit, ask, gateway, until, whole
 from tidegate.testing.postgres import PostgresProcess, postgres_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -61,3 +61,18 @@ async def test_the_database_is_killed_and_started_again(tmp_path: Path, postgres
             batch = await reach(client, await client.batches.retrieve(batch.id), within_s=30)
             output, errors = await records(client, batch)
             assert (len(output), len(errors)) == (COUNT, 0)
+
+
+async def test_a_request_waits_for_a_batch_whichever_gateway_ends_it(tmp_path: Path, postgres: PostgresProcess) -> None:
+    async with engine(soon).running() as upstream:
+        text = settings(tmp_path, upstream.url, postgres.url)
+        async with gateway(text) as one, gateway(text) as two, client_of(one.url) as client:
+            batch = await submit(client, rows(60))
+            body = {"model": "raw", "messages": [{"role": "user", "content": "last"}]}
+            headers = {"x-tidegate-depends-on": batch.id}
+            waiting = [asyncio.ensure_future(ask(each.url, body, headers=headers)) for each in (one, two)]
+            answers = await asyncio.wait_for(asyncio.gather(*waiting), 30)
+            assert [answer.status for answer in answers] == [200, 200]
+            asked = [prompt_of(visit) for visit in upstream.visits]
+            assert asked[-2:] == ["last", "last"]
+            assert len(asked) == 62
