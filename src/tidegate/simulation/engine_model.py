@@ -277,7 +277,8 @@ class EngineModel:
 
     def _advance(self, result: StepResult, pairs: float) -> None:
         totals = self.counters
-        duration = self.profile.step_s(result.tokens, self._kv_read, pairs)
+        sequences = result.decoded + len(result.prefilled)
+        duration = self.profile.step_s(result.tokens, self._kv_read, pairs, sequences)
         if self._noise:
             duration *= max(0.5, self._random.gauss(1.0, self._noise))
         result.duration_s = duration

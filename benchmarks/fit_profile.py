@@ -1,0 +1,277 @@
+"""Fit the simulated engine to a real one, and hold its predictions against a load that it was not fitted to.
+
+Measured on vLLM with the slow model and six slots: the time per token of one, two, four and six streams with short and
+long prompts, and the time to the first token of prompts of several lengths. The step time of ``simulation.profiles`` is
+fitted to these by non-negative least squares on relative errors. Then the gateway plays a mix of bands and lengths on
+the real engine, and ``simulation.World`` plays the same requests under the same policy: mean waits and tokens per
+second beside each other. The engine is measured before and after that mix, since the machine has other work too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+from scipy.optimize import nnls
+
+from benchmarks.engine_servers import MODEL, NotSetUpError, Size, running
+from benchmarks.real_engines import Record, target_of
+from tidegate.cli.load import ask, chat_request, in_time
+from tidegate.config import key_digest, parse_settings
+from tidegate.simulation import EngineModel, EngineServer, Profile, Request, World
+from tidegate.testing.gateway_process import gateway_process
+
+Row = tuple[str, str, str]
+SIZE = Size(6, 6 * 512)
+STREAMS, STREAM_TOKENS = (1, 2, 4, 6), 32
+PROMPTS = (8, 60, 120, 180)
+"""Words of the prompts; the model cuts each into about two tokens."""
+
+GOAL = 0.15
+KEY = "tg-fit-0123456789abcdef"
+SETTINGS = """\
+gateway: {{listen: "127.0.0.1:0", drain_timeout: 1s}}
+control: {{listen: "127.0.0.1:0"}}
+models:
+  - name: {model}
+    backends: [{{name: b, url: "{url}", engine: openai, seats: {seats}}}]
+tenants:
+  - {{name: t, keys: ["{digest}"], band: p2, max_band: p0}}
+policy: {{preempt_rate: 0, bands: {{p0: {{ttl: 1h}}, p1: {{ttl: 1h, shed_hopeless: false}}}}}}
+"""
+"""The engine's own signals are not read (``openai``), nobody is stopped, shed or given up: what waits, waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured time, and the work of the steps that it stands for, as ``Profile.step_s`` counts it."""
+
+    tokens: float
+    sequences: float
+    kv_read: float
+    pairs: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A profile, the seconds around a request that are no step of the engine, and its mean relative error."""
+
+    profile: Profile
+    http_s: float
+    error: float
+
+
+def prompt_of(words: int, number: int) -> str:
+    """A prompt that shares its beginning with no other."""
+    chance = random.Random(number)
+    return f"{number} " + " ".join(
+        f"{chance.choice(('tide', 'class', 'while'))}{chance.randrange(10)}" for _ in range(words)
+    )
+
+
+class Bench:
+    """Asks a real engine. Numbers of prompts are never used twice, so that its prefix cache never helps."""
+
+    def __init__(self, url: str, engine: str) -> None:
+        self._url, self._engine = url, engine
+        self._number = int(time.time() * 1000) % 10**9 * 100
+
+    def prompt(self, words: int) -> tuple[str, int]:
+        """A new prompt and its length in tokens, as the engine counts it."""
+        self._number += 1
+        text = prompt_of(words, self._number)
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        asked = urllib.request.Request(
+            self._engine + "/tokenize", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return text, int(json.load(answer)["count"])
+
+    async def ask(self, prompt: str, tokens: int, *, band: str = "p2", due: float | None = None) -> Record:
+        """One answer of exactly so many tokens."""
+        record, loop = Record(0), asyncio.get_running_loop()
+        host = self._url.removeprefix("http://")
+        raw = chat_request(
+            host, prompt=prompt, output_tokens=tokens, key=KEY, model=MODEL, headers={"x-tidegate-band": band}
+        )
+        await ask(target_of(self._url), raw, record, due=loop.time() if due is None else due)
+        if record.refused or record.done_s is None:
+            raise RuntimeError(f"a request failed: {record.refused}")
+        return record
+
+
+async def measure(bench: Bench) -> list[Sample]:
+    """Take all samples once."""
+    found = []
+    for words in PROMPTS:
+        times = []
+        for _ in range(2):
+            prompt, length = bench.prompt(words)
+            record = await bench.ask(prompt, 1)
+            times.append((length, record.first_s or 0.0))
+        length = times[-1][0]
+        found.append(Sample(length, 1, 0.0, length * length / 2, min(taken for _, taken in times)))
+    for streams in STREAMS:
+        for words in (PROMPTS[0], PROMPTS[2]):
+            prompts = [bench.prompt(words) for _ in range(streams)]
+            records = await asyncio.gather(*(bench.ask(prompt, STREAM_TOKENS) for prompt, _ in prompts))
+            began = max(record.first_s or 0.0 for record in records)
+            ended = min(record.done_s or 0.0 for record in records)
+            steps = STREAM_TOKENS - 1
+            per_step = (ended - began) / steps
+            read = sum(length + STREAM_TOKENS / 2 for _, length in prompts)
+            found.append(Sample(streams, streams, read, 0.0, per_step))
+    return found
+
+
+def fit(samples: Sequence[Sample], name: str) -> Fit:
+    """Fit the profile. Prefills (with pairs) also carry what a request costs beside the steps."""
+    rows = [[1.0, each.tokens, each.sequences, each.kv_read, each.pairs, float(each.pairs > 0)] for each in samples]
+    seconds = np.array([each.seconds for each in samples])
+    matrix = np.array(rows) / seconds[:, None]
+    scale = np.abs(matrix).max(axis=0)
+    found, _ = nnls(matrix / scale, np.ones(len(samples)))
+    found = found / scale
+    constant, token, sequence, kv, pair, http = (float(1000 * value) for value in found)
+    profile = Profile(
+        name, 0.0, constant, token, 1.0, kv, pair, SIZE.kv_tokens, per_sequence=sequence, max_sequences=SIZE.slots
+    )
+    predicted = np.array(rows) @ found
+    return Fit(profile, http / 1000, float(np.mean(np.abs(predicted / seconds - 1))))
+
+
+def mix(seconds: float, fitted: Profile, seed: int = 3) -> list[tuple[float, str, int, int]]:
+    """Time, band, words and tokens of requests: p0 and p1 as they come, and a flood of p2 of mixed lengths."""
+    draw = random.Random(seed)
+    found: list[tuple[float, str, int, int]] = []
+    per_token = fitted.step_s(SIZE.slots, SIZE.slots * 150, 0.0, SIZE.slots) / SIZE.slots
+    work = 0.0
+    while work < 0.75 * seconds:
+        tokens, words = draw.choice((8, 20, 50)), draw.choice((15, 40, 90, 150))
+        work += tokens * per_token + fitted.step_s(2 * words, 0, 0.0)
+        found.append((0.5, "p2", words, tokens))
+    at = 1.0
+    while at < 0.7 * seconds:
+        at += draw.expovariate(0.25 / (14 * per_token + fitted.step_s(60, 0, 0.0)))
+        found.append((at, draw.choice(("p0", "p1")), draw.choice((10, 50)), draw.choice((8, 20))))
+    return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Mean time to the first token of each band, and answer tokens per second until the last answer was complete."""
+
+    wait_s: dict[str, float]
+    tokens_per_s: float
+
+
+def outcome(rows: Sequence[tuple[float, str, int]], firsts: Sequence[float], ends: Sequence[float]) -> Outcome:
+    """Sum up: due time, band and tokens; seconds from there to the first token; times of the ends."""
+    waits = {
+        band: mean(first for (_, each, _), first in zip(rows, firsts, strict=True) if each == band)
+        for band in ("p0", "p1", "p2")
+    }
+    return Outcome(waits, sum(tokens for _, _, tokens in rows) / (max(ends) - min(at for at, _, _ in rows)))
+
+
+async def play(bench: Bench, load: list[tuple[float, str, int, int]]) -> tuple[list[tuple[int, int]], Outcome]:
+    """Play the mix for real; give true lengths too."""
+    loop = asyncio.get_running_loop()
+    texts = [bench.prompt(words) for _, _, words, _ in load]
+    start = loop.time()
+    records: dict[int, Record] = {}
+    left = asyncio.Event()
+
+    async def send(item: int) -> None:
+        at, band, _, tokens = load[item]
+        records[item] = await bench.ask(texts[item][0], tokens, band=band, due=start + at)
+        if len(records) == len(load):
+            left.set()
+
+    sending = asyncio.create_task(
+        in_time([(row[0], item) for item, row in enumerate(load)], send, start=start, until=600.0)
+    )
+    await left.wait()
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    rows = [(at, band, tokens) for at, band, _, tokens in load]
+    firsts = [records[item].first_s or 0.0 for item in range(len(load))]
+    ends = [row[0] + (records[item].done_s or 0.0) for item, row in enumerate(load)]
+    return [(length, row[3]) for (_, length), row in zip(texts, load, strict=True)], outcome(rows, firsts, ends)
+
+
+def simulated(
+    load: list[tuple[float, str, int, int]], lengths: list[tuple[int, int]], fitted: Fit, settings: str
+) -> Outcome:
+    """Play the same requests in virtual time."""
+    requests = [
+        Request(at, int(band[1]), "t", prompt, output, MODEL)
+        for (at, band, _, _), (prompt, output) in zip(load, lengths, strict=True)
+    ]
+    server = EngineServer(EngineModel(fitted.profile, noise=0.0), http_s=fitted.http_s)
+    log = World(parse_settings(settings).core_policy(), {"b": server}, requests).run()
+    rows = [(entry.request.at, f"p{entry.request.band}", entry.request.output_tokens) for entry in log.entries]
+    firsts = [(entry.first_token or 0.0) - entry.request.at for entry in log.entries]
+    return outcome(rows, firsts, [entry.finished or 0.0 for entry in log.entries])
+
+
+def rows_of(fitted: Fit, real: Outcome, model: Outcome) -> list[Row]:
+    """The comparison."""
+    p = fitted.profile
+    said = f"{p.weights:.2f} + {p.per_token:.3f} n + {p.per_sequence:.2f} s "
+    said += f" + {p.per_kv_token:.5f} S + {p.per_pair:.6f} X ms"
+    rows = [
+        (
+            "fitted step of vLLM on this CPU",
+            f"{said}; {fitted.http_s * 1000:.0f} ms around; mean error {fitted.error:.1%}",
+            "",
+        )
+    ]
+    pairs: list[tuple[str, float, float, Callable[[float], str]]] = [
+        (f"  {band} mean time to first token", real.wait_s[band], model.wait_s[band], lambda value: f"{value:.2f} s")
+        for band in real.wait_s
+    ]
+    pairs.append(("  answer tokens per second", real.tokens_per_s, model.tokens_per_s, lambda value: f"{value:.1f}"))
+    for name, measured, told, form in pairs:
+        rows.append(
+            (name, f"measured {form(measured)}, simulated {form(told)}: {told / measured - 1:+.1%}", f"±{GOAL:.0%}")
+        )
+    return rows
+
+
+def run(seconds: float = 45.0) -> list[Row]:
+    """Fit, play and compare."""
+    try:
+        with tempfile.TemporaryDirectory() as folder, running("vllm", SIZE, Path(folder, "log")) as engine:
+            bench = Bench(engine.url, engine.url)
+            asyncio.run(measure(bench))  # the first requests are slower than all later ones
+            before = asyncio.run(measure(bench))
+            load = mix(seconds, fit(before, "cpu").profile)
+            settings = SETTINGS.format(url=engine.url, seats=SIZE.slots, model=MODEL, digest=key_digest(KEY))
+            with gateway_process("--log-level", "warning", config=settings) as gateway:
+                lengths, real = asyncio.run(play(Bench(gateway.url, engine.url), load))
+            after = asyncio.run(measure(bench))
+    except NotSetUpError as error:
+        return [("fitted step of vLLM on this CPU", str(error), "")]
+    fitted = fit([*before, *after], "cpu")
+    print(
+        "machine's speed after the load over before:",
+        f"{median(b.seconds / a.seconds for a, b in zip(before, after, strict=True)):.2f}",
+    )
+    return rows_of(fitted, real, simulated(load, lengths, fitted, settings))
+
+
+if __name__ == "__main__":
+    for row in run(*map(float, sys.argv[1:])):
+        print(*row, sep=" | ")
