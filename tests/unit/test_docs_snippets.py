@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from tidegate.cli import COMMANDS, app
+from tidegate.cli.scenario import parse_scenario
 from tidegate.config import parse_settings
 from unit.docs_pages import ROOT, Snippet, snippets
 
@@ -40,6 +41,9 @@ def lines(snippet: Snippet) -> list[list[str]]:
 @pytest.mark.parametrize("snippet", named("yaml"))
 def test_yaml_is_a_valid_part_of_a_settings_file(snippet: Snippet) -> None:
     text = snippet.text
+    if "sources" in yaml.safe_load(text):
+        parse_scenario(text, source=str(snippet), environ=ENVIRON)
+        return
     if "models" not in yaml.safe_load(text):
         text += '\nmodels: [{name: some, backends: [{url: "http://127.0.0.1:8000"}]}]\n'
     parse_settings(text, environ=ENVIRON, source=str(snippet))

@@ -26,6 +26,7 @@ COMMANDS = {
     "keygen": "tidegate.cli.keygen",
     "engine": "tidegate.cli.engine",
     "simulate": "tidegate.cli.simulate",
+    "replay": "tidegate.cli.replay",
     "tune": "tidegate.cli.tune",
     "mode": "tidegate.cli.mode",
     "top": "tidegate.cli.top",

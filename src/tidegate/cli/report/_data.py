@@ -12,8 +12,13 @@ from tidegate.simulation.run import Result
 
 def result_json(result: Result) -> str:
     """Return the result as an indented JSON document."""
+    return json.dumps(result_data(result), ensure_ascii=False, indent=1)
+
+
+def result_data(result: Result) -> dict[str, Any]:
+    """Return the result as plain values."""
     scenario = result.scenario
-    data = {
+    return {
         "scenario": scenario.name,
         "description": scenario.description,
         "seed": scenario.seed,
@@ -23,7 +28,6 @@ def result_json(result: Result) -> str:
         "claims": [_claim(verdict) for verdict in result.verdicts],
         "runs": {name: as_data(report) for name, report in result.runs.items()},
     }
-    return json.dumps(data, ensure_ascii=False, indent=1)
 
 
 def _claim(verdict: Verdict) -> dict[str, Any]:
