@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WALL = (1920, 1080)
 PHONE = (390, 844)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-GIVE_UP_MS = 8000
+GIVE_UP_MS = 12_000
 
 
 def chromium() -> str:

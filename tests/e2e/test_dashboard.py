@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from e2e.browser import PHONE, WALL, browser, dashboard, eventually
-from e2e.raw import Answer, Upstream, Visit, ask, chat, gateway, until
+from e2e.raw import Answer, Upstream, Visit, ask, chat, gateway, until, whole
 from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess, gateway_process
 
@@ -181,6 +181,28 @@ async def test_a_wrong_knob_is_refused_at_its_field_and_a_right_one_applied_and_
         for record in records:
             for change in record["changes"]:
                 await screen.shows("#changes", change["what"])
+
+
+@pytest.mark.timeout(90)
+async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
+    async def at_once(visit: Visit) -> None:
+        visit.answer(whole())
+
+    async with (
+        Upstream(at_once).running() as upstream,
+        gateway(config(upstream.url, seats=4)) as process,
+        browser() as opened,
+        dashboard(opened, process.control) as screen,
+    ):
+        for _ in range(3):
+            assert (await ask(process.url, chat(), headers={"x-tidegate-band": "p1"})).status == 200
+        await screen.view("knobs")
+        await screen.page.locator("[name='policy.bands.p1.weight']").fill("30")
+        await screen.shows("#preview", "20 → 30")
+        await screen.page.locator("#what-if").click()
+        await screen.shows("#what-if-result", "3 requests", within_ms=60_000)
+        await screen.shows("#what-if-result", "wait p99")
+        assert get(process, "/admin/policy")["bands"]["p1"]["weight"] == 20, "nothing has changed"
 
 
 async def test_a_viewer_sees_all_and_operates_nothing() -> None:

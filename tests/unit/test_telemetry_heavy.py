@@ -35,9 +35,10 @@ def test_only_the_last_minute_counts_and_equal_ones_stand_by_name() -> None:
     heavy.add(58.0, "b", 1)
     heavy.add(58.0, "a", 1)
     assert heavy.top(59.0, 9) == [("old", 9), ("a", 1), ("b", 1)]
-    assert heavy.top(61.0, 9) == [("a", 1), ("b", 1)]
-    heavy.add(61.0, "a", 2)
-    assert heavy.top(61.0, 1) == [("a", 3)]
+    assert heavy.top(64.9, 9) == [("old", 9), ("a", 1), ("b", 1)]
+    assert heavy.top(65.0, 9) == [("a", 1), ("b", 1)]
+    heavy.add(65.0, "a", 2)
+    assert heavy.top(65.0, 1) == [("a", 3)]
     assert heavy.top(400.0, 9) == []
 
 

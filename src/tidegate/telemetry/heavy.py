@@ -13,7 +13,7 @@ from heapq import nlargest
 
 LIMIT = 512
 SLOT_S = 5.0
-SLOTS = 12
+SLOTS = 13
 
 
 class Heavy:
@@ -43,7 +43,7 @@ class Heavy:
 
 
 class RecentHeavy:
-    """Amounts by name in the last ``SLOTS`` slots of ``SLOT_S`` seconds, the running one included."""
+    """Amounts by name in the last ``SLOTS`` slots of ``SLOT_S`` seconds with the running one: at least a minute."""
 
     __slots__ = ("_closed", "_limit", "_missed_before", "_now", "_sum", "_sum_of", "missed")
 

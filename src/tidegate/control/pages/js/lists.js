@@ -72,7 +72,7 @@ export class Lists {
   showRefusals(rows) {
     put(this.recent, [["when", "num"], ["band"], ["tenant", "text"], ["reason"], ["status"], ["retry_after", "num"], ["request", "text"]],
       rows.map((row) => [
-        row.age_s < 1 ? `<1 ${t("s")}` : seconds(Math.floor(row.age_s)), row.band || NONE, row.tenant || NONE, row.reason,
+        ago(row.age_s), row.band || NONE, row.tenant || NONE, row.reason,
         row.status === 200 ? t("fallback") : row.status, row.retry_after_s === null ? NONE : `${row.retry_after_s} ${t("s")}`, row.id,
       ]), t("refused_none"));
   }
@@ -90,6 +90,11 @@ export class Lists {
       h("span", { class: "soft" }, ` · ${t("rows_waiting", { n: count(jobs.waiting) })}`));
     return put(this.jobs, [["batch", "text"], ["tenant", "text"], ["band"], ["progress", "num"]], rows, t("no_jobs"), dead);
   }
+}
+
+function ago(age) {
+  if (age < 1) return `<1 ${t("s")}`;
+  return seconds(age < 60 ? Math.floor(age) : 60 * Math.floor(age / 60));
 }
 
 function state(row) {
