@@ -16,6 +16,7 @@ pytestmark = ENGINE_TEST
 PAGE = read(ROOT / "docs" / "how-to" / "engines.md")
 GONE = {"--preemption-mode", "--swap-space"}
 """Named on the page as flags that are not there any more."""
+OF_PIP = {"--no-deps"}
 
 
 def section(title: str) -> str:
@@ -45,8 +46,8 @@ def llama_help() -> str:
 def test_the_flags_for_vllm_exist(vllm_help: str) -> None:
     known = set(re.findall(r"--[a-z][a-z-]*", vllm_help))
     flags = named(section("vLLM"))
-    assert {"--scheduling-policy", "--max-num-seqs"} <= flags
-    assert flags - GONE <= known
+    assert {"--scheduling-policy", "--max-num-seqs", "--scheduler-cls", "--additional-config"} <= flags
+    assert flags - GONE - OF_PIP <= known
     assert not GONE & known
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from e2e.client_cases import Target
-from engines.servers import ENGINE_TEST, MODEL
+from engines.servers import ENGINE_TEST, MODEL, VLLM_BLOCK, VLLM_BLOCKS, VLLM_MOST, VLLM_SLOTS
 from tidegate.testing.engines import EngineServer
 from tidegate.testing.processes import engine_process
 
@@ -246,3 +248,47 @@ def test_a_route_that_is_not_there_is_a_404_in_two_forms(simulated: EngineServer
     ours, theirs = (post(engine, {}, path="/v1/nothing") for engine in (simulated, slow_vllm))
     assert (ours[0], list(ours[1])) == (404, ["error"])
     assert theirs == (404, {"detail": "Not Found"})
+
+
+@pytest.mark.timeout(40, func_only=True)
+def test_an_error_inside_a_stream_has_the_same_form_and_place(simulated: EngineServer, slow_vllm: EngineServer) -> None:
+    """vLLM's, of a burst beyond its own limit, may come as a status too; the fields are the same."""
+    assert post(simulated, {"kind": "stream_error", "times": 1, "after_tokens": 2}, path="/sim/fault")[0] == 200
+    status, events = chat(simulated, {"stream": True, "ignore_eos": True, "max_tokens": 5})
+    assert status == 200
+    assert [*events[-1]] == ["error"]
+    fields = events[-1]["error"].keys()
+    streamed = {"stream": True, "ignore_eos": True, "max_tokens": 24}  # so long that all are there at once
+    with ThreadPoolExecutor(2 * VLLM_MOST) as many:
+        answers = list(many.map(lambda _: chat(slow_vllm, streamed), range(2 * VLLM_MOST)))
+    refused = [body[-1] if status == 200 else body for status, body in answers if status != 200 or "error" in body[-1]]
+    assert refused
+    assert all([*body] == ["error"] and body["error"].keys() == fields for body in refused)
+
+
+@pytest.mark.timeout(40, func_only=True)
+def test_a_full_cache_stops_the_lower_class_loses_nothing_and_lets_the_higher_run(
+    slow_vllm: EngineServer, logs: Path
+) -> None:
+    """Five prompts of class 2 fit, their answers do not; then one of class 0 comes."""
+    pool = {"kv_tokens": VLLM_BLOCKS * VLLM_BLOCK, "max_sequences": VLLM_SLOTS, "order": "priority"}
+    with engine_process(model=MODEL, max_model_len=512, noise=0, profile="slow", **pool) as url:
+        small = EngineServer("tidegate", url, pid=0, log=logs / "none")
+        for engine, words in ((small, " 123" * 140), (slow_vllm, "word and more " * 45)):
+            began = engine.total("vllm:num_preemptions_total")
+
+            def one(number: int, engine: EngineServer = engine, words: str = words) -> tuple[int, float]:
+                prompt = [{"role": "user", "content": f"{number} {words if number else ''}"}]
+                least = {"messages": prompt, "max_tokens": 80, "ignore_eos": True, "priority": 2 if number else 0}
+                status, body = chat(engine, least)
+                return (body["usage"]["completion_tokens"] if status == 200 else -status), time.monotonic()
+
+            with ThreadPoolExecutor(6) as many:
+                low = [many.submit(one, number) for number in range(1, 6)]
+                while engine.total("vllm:kv_cache_usage_perc") < 0.8 and not any(each.done() for each in low):
+                    time.sleep(0.01)
+                high = many.submit(one, 0).result()
+                answers = [each.result() for each in low]
+            assert [tokens for tokens, _ in [high, *answers]] == [80] * 6
+            assert engine.total("vllm:num_preemptions_total") > began, engine.kind
+            assert max(ended for _, ended in answers) > high[1], "some of class 2 end after class 0"

@@ -116,7 +116,8 @@ class TidegateScheduler(AsyncScheduler):
 
     def _preempt_request(self, request: Request, timestamp: float, *args: Any, **kwargs: Any) -> None:
         member: Member = request.tidegate
-        _log.debug("tidegate: band %d stopped at %d tokens", member.band, request.num_computed_tokens)
+        who = "a promoted one" if member.promoted else f"band {member.band}"
+        _log.debug("tidegate: %s stopped at %d tokens", who, request.num_computed_tokens)
         super()._preempt_request(request, timestamp, *args, **kwargs)
         member.since = timestamp
 
