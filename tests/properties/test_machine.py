@@ -15,6 +15,8 @@ from tidegate.core import (
     BackendSpec,
     BacklogOrder,
     Band,
+    Began,
+    Declined,
     Discipline,
     Dispatch,
     Drain,
@@ -26,14 +28,18 @@ from tidegate.core import (
     Outcome,
     Policy,
     PoolSpec,
+    Preempt,
     Reason,
     Reject,
     Release,
+    Requeue,
     Scheduler,
     Seats,
     Signal,
+    Stoppable,
     TenantSpec,
     Ticket,
+    Turn,
     Unit,
     Waiter,
     WhyKind,
@@ -62,6 +68,9 @@ def make_policy(seed: int) -> Policy:
             ttl_s=rng.choice([1.0, 20.0, 1e5]),
             reserve=rng.choice([0, 0, 1]),
             ceiling=rng.choice([Fraction(1), Fraction(1), Fraction(4, 5)]),
+            preemptible=i > 0 and rng.random() < 0.7,
+            may_preempt=i < 2 and rng.random() < 0.7,
+            target_wait_s=rng.choice([0.001, 0.5, 20.0]),
         )
         for i in range(3)
     )
@@ -84,6 +93,8 @@ def make_policy(seed: int) -> Policy:
         overtake_cap=Fraction(1, 4),
         queue_capacity=rng.choice([4, 30, 500]),
         max_flows=rng.choice([2, 100]),
+        preempt_rate=rng.choice([Fraction(0), Fraction(1, 20), Fraction(1)]),
+        max_preemptions=rng.choice([0, 1, 3]),
     )
 
 
@@ -108,6 +119,12 @@ class Machine(RuleBasedStateMachine):
         self.up = dict.fromkeys(self.seats, True)
         self.draining = False
         self.waiters: dict[str, Waiter] = {}
+        self.asked: dict[int, Preempt] = {}  # leases asked to stop
+        self.stops: dict[str, int] = {}  # by ticket
+        self.began: set[int] = set()
+        self.dispatches = self.preemptions = 0
+        self.rates = [self.policy.preempt_rate]
+        self.partial: set[str] = set()  # tickets that were stopped
 
     # books
 
@@ -126,6 +143,30 @@ class Machine(RuleBasedStateMachine):
                     above = action.ticket.band > newcomer.band
                     assert above or (same and action.ticket.band == newcomer.band) or self.lent, "evicted upward"
                 self._end(action.ticket.id, "evicted")
+                if action.ticket.id in self.partial:
+                    assert action.reason in (Reason.DRAINING, Reason.UPSTREAM_BUSY, Reason.NO_BACKEND), action
+            elif isinstance(action, Preempt):
+                self._preempted(action)
+
+    def _preempted(self, action: Preempt) -> None:
+        """See that it is one that may be stopped, for a band that may ask for it."""
+        lease, band = action.lease, self.policy.bands[action.ticket.band]
+        assert self.leases[lease.id] is lease
+        assert lease.id not in self.asked, "asked twice"
+        assert band.preemptible
+        assert self.policy.bands[action.by].may_preempt
+        assert action.by < action.ticket.band, "stopped for a band that is not higher"
+        assert (lease.kind, lease.band) == (Turn.TURN, action.ticket.band)
+        assert action.ticket.stoppable
+        assert action.ticket.stoppable is Stoppable.ALWAYS or lease.id not in self.began
+        assert self.stops.get(action.ticket.id, 0) < self.policy.max_preemptions
+        assert any(ticket.band == action.by for ticket in self.waiting.values()), "nobody waits for it"
+        assert not self.draining
+        self.asked[lease.id] = action
+        self.preemptions += 1
+        assert self.preemptions <= max(self.rates) * self.dispatches, "more than their part of the dispatches"
+        waits = sum(self.policy.bands[ticket.band].may_preempt for ticket in self.waiting.values())
+        assert waits
 
     @property
     def lent(self) -> bool:
@@ -139,7 +180,9 @@ class Machine(RuleBasedStateMachine):
         running = sum(other.backend == lease.backend for other in self.leases.values())
         assert running < self.seats[lease.backend], "more running than seats"
         assert not self.draining
-        assert lease.ticket.depends_on or self.now < self.expiry[lease.ticket.id], "dispatched past its time to live"
+        kept = lease.ticket.depends_on or lease.ticket.id in self.partial
+        assert kept or self.now < self.expiry[lease.ticket.id], "dispatched past its time to live"
+        self.dispatches += 1
         del self.waiting[lease.ticket.id]
         assert lease.id not in self.leases
         self.leases[lease.id] = lease
@@ -159,9 +202,18 @@ class Machine(RuleBasedStateMachine):
         tokens=st.integers(0, 900),
         ttl=st.sampled_from([None, None, 0.5]),
         depends=st.lists(st.integers(0, 30), max_size=2),
+        stoppable=st.sampled_from(list(Stoppable)),
     )
     def submit(
-        self, band: int, tenant: str, flow: str, pool: str, tokens: int, ttl: float | None, depends: list[int]
+        self,
+        band: int,
+        tenant: str,
+        flow: str,
+        pool: str,
+        tokens: int,
+        ttl: float | None,
+        depends: list[int],
+        stoppable: Stoppable,
     ) -> None:
         name = f"n{len(self.tickets) % 30}"
         ticket = Ticket(
@@ -176,6 +228,7 @@ class Machine(RuleBasedStateMachine):
             size_bytes=tokens,
             name=name,
             depends_on=tuple(f"n{d}" for d in depends) if tokens % 3 == 0 else (),
+            stoppable=stoppable,
         )
         self.tickets[ticket.id] = self.waiting[ticket.id] = ticket
         self.expiry[ticket.id] = self.now + min(ttl or 1e9, self.policy.bands[band].ttl_s)
@@ -186,11 +239,49 @@ class Machine(RuleBasedStateMachine):
     def release(self, pick: int, outcome: Outcome) -> None:
         lease_id = sorted(self.leases)[pick % len(self.leases)]
         lease = self.leases.pop(lease_id)
+        self._forget(lease_id)
         self.ended[lease.ticket.id] = outcome
         done = Release(outcome, pick % 700, pick % 900)
         self._book(self.core.release(self.now, lease_id, done), self.twin.release(self.now, lease_id, done))
         assert not self.core.release(self.now, lease_id, done), "a second release did something"
         self.twin.release(self.now, lease_id, done)
+
+    def _forget(self, lease_id: int) -> bool:
+        """Forget a lease that has ended; a stop that came to nothing is refunded."""
+        self.began.discard(lease_id)
+        was = self.asked.pop(lease_id, None)
+        self.preemptions -= was is not None
+        return was is not None
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=st.integers(0, 10**6))
+    def begin(self, pick: int) -> None:
+        lease_id = sorted(self.leases)[pick % len(self.leases)]
+        self.began.add(lease_id)
+        self._observe(Began(lease_id))
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=st.integers(0, 10**6))
+    def decline(self, pick: int) -> None:
+        lease_id = sorted(self.leases)[pick % len(self.leases)]
+        if self.asked.pop(lease_id, None) is not None:
+            self.preemptions -= 1
+        self._observe(Declined(lease_id))
+
+    @precondition(lambda self: self.asked)
+    @rule(pick=st.integers(0, 10**6))
+    def stop(self, pick: int) -> None:
+        """The engine has let go of one that was asked to stop."""
+        lease_id = sorted(self.asked)[pick % len(self.asked)]
+        lease = self.leases.pop(lease_id)
+        self._forget(lease_id)
+        self.preemptions += 1
+        id_ = lease.ticket.id
+        self.stops[id_] = self.stops.get(id_, 0) + 1
+        self.partial.add(id_)
+        self.waiting[id_] = lease.ticket
+        back = Requeue()
+        self._book(self.core.release(self.now, lease_id, back), self.twin.release(self.now, lease_id, back))
 
     @precondition(lambda self: self.waiting)
     @rule(pick=st.integers(0, 10**6))
@@ -244,6 +335,7 @@ class Machine(RuleBasedStateMachine):
     def change_policy(self, seed: int) -> None:
         before = set(self.waiting)
         old, self.policy = self.policy, make_policy(seed)
+        self.rates.append(self.policy.preempt_rate)
         # what was observed of a backend stays until the policy itself says another number of seats
         for was, new in zip(_specs(old), _specs(self.policy), strict=True):
             if was != new:
