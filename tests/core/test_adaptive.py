@@ -38,6 +38,45 @@ def test_grows_faster_far_from_the_last_trouble() -> None:
     assert control.seats > 150
 
 
+def short_of_memory(kv_free: float | None) -> SeatController:
+    """One that was cut to 61 seats when the engine queued, with so much free cache."""
+    control = SeatController(100)
+    control.step(0.0, Reading("b", 0.0, kv_free, 60, 40, 0), taken=100, limiting=True)
+    assert control.seats == 61
+    return control
+
+
+@pytest.mark.parametrize(
+    ("kv_free", "running", "seats"),
+    [
+        (0.53, 40, 61 + 14),  # 0.35 of what fits into 0.5 where 40 take 0.47: 42
+        (0.99, 40, 61 + 61),  # never more than twice as many
+        (0.04, 40, 61 + 1),
+        (0.01, 40, 61 + 1),
+        (0.53, None, 61 + 22),
+    ],
+)
+def test_after_a_want_of_memory_it_grows_by_what_memory_has_room_for(
+    kv_free: float, running: int | None, seats: int
+) -> None:
+    """Some large requests have ended: the engine holds more of the others, at once."""
+    control = short_of_memory(0.05)
+    assert control.step(1.0, Reading("b", 1.0, kv_free, running, 0, 0), taken=61, limiting=True) == seats
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 0.53), (None, 0.53), (0.05, None)])
+def test_without_a_want_of_memory_that_is_known_it_creeps(before: float | None, after: float | None) -> None:
+    control = short_of_memory(before)
+    assert control.step(1.0, Reading("b", 1.0, after, 40, 0, 0), taken=61, limiting=True) == 62
+
+
+def test_preemptions_for_want_of_memory_cut_by_a_twentieth() -> None:
+    control = SeatController(100)
+    control.step(0.0, Reading("b", 0.0, 0.02, 90, 0, 0), taken=100, limiting=True)
+    assert control.step(1.0, Reading("b", 1.0, 0.02, 90, 0, 1), taken=100, limiting=True) == 190
+    assert control.step(2.0, Reading("b", 2.0, 0.02, 90, 0, 1), taken=190, limiting=False) == 190
+
+
 def test_stays_while_the_gateway_is_the_limit() -> None:
     control = SeatController(8)
     assert {control.step(float(t), page(t), taken=3, limiting=False) for t in range(100)} == {8}

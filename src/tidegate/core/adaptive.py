@@ -7,6 +7,8 @@ leave throughput lying. The controller looks at each sample of the engine:
   where the engine queues, down to what it runs, but at most to one half in a step;
 * calm, and every seat was taken while work waited in the gateway: more seats; doubling until the first trouble, then
   a little at a time, so that the knee is passed by little;
+* when the trouble was for want of KV memory, the knee is no number: it moves with the sizes of what runs, by several
+  times where lengths have a long tail. Then seats grow by a part of what free memory would hold of the mean size;
 * otherwise the gateway itself is the limit, and nothing is learned: the number stays.
 
 One metrics page shows one moment, and between two engine steps newcomers always stand in its queue for a moment. So
@@ -29,6 +31,10 @@ _SMOOTH = 0.3  # part of the newest sample
 _SHRINK = 0.9
 _GROW = 0.05
 _NEAR = 0.25
+_TIGHT = 0.1  # free part of the cache below which trouble is for want of memory
+_EASE = 0.95  # in place of _SHRINK when an engine preempts for want of it: one whose answers grew, not all of them
+_SPARE = 0.03  # of the cache, left for what runs to grow into
+_FILL = 0.35  # of the room that memory has for more; what comes in grows too
 _HALF = 0.5
 _SLOW_TTFT = 4.0  # first token over predicted prefill time
 _RECENT = 0.2  # part of the newest answer in the mean slowness
@@ -97,6 +103,7 @@ class SeatController:
         "_preemptions",
         "_prefill",
         "_queue",
+        "_tight",
         "_tpot",
         "_ttft",
         "least",
@@ -113,6 +120,7 @@ class SeatController:
         self._blind = True
         self._knee: int | None = None  # seats after the last trouble; before the first the number doubles
         self._busy = False
+        self._tight = False  # the last trouble was for want of memory
         self._queue = 0.0
         self._preemptions: int | None = None
         self._prefill = Prefill()
@@ -158,18 +166,24 @@ class SeatController:
         slow = self._ttft.high or self._tpot.high
         if queueing or preempting or self._busy or slow:
             fits = reading.running if queueing and reading is not None else None
-            self._shrink(fits, settled=taken <= self.seats)
+            self._tight = reading is not None and reading.kv_free is not None and reading.kv_free < _TIGHT
+            part = _EASE if preempting and self._tight else _SHRINK
+            self._shrink(fits, part, settled=taken <= self.seats)
             self._cut_at = now
         elif limiting and self._queue < _QUEUE_LOW:
-            self.seats += self._growth()
+            self.seats += self._growth(reading)
         self.seats = min(max(self.seats, self.least), self.most)
         self._busy = False
         return self.seats
 
-    def _growth(self) -> int:
+    def _growth(self, reading: Reading | None) -> int:
         """Return how many seats to add: the fewer, the closer the last trouble was (as CUBIC grows a window)."""
         if self._knee is None:
             return self.seats
+        if self._tight and reading is not None and reading.kv_free is not None:
+            running = self.seats if reading.running is None else reading.running
+            room = running * (reading.kv_free - _SPARE) / max(1.0 - reading.kv_free, _SPARE)
+            return max(1, min(int(room * _FILL), self.seats))
         return max(1, min(int(self.seats * _GROW), int(abs(self.seats - self._knee) * _NEAR)))
 
     def _look(self, reading: Reading | None) -> tuple[bool, bool]:
@@ -183,9 +197,9 @@ class SeatController:
         preempting = before is not None and reading.preemptions is not None and reading.preemptions > before
         return waiting >= _LONG or self._queue > _QUEUE_HIGH, preempting
 
-    def _shrink(self, fits: int | None, *, settled: bool) -> None:
-        """Take seats away: to one more than the engine runs where that is known, else by the factor."""
-        wanted = int(self.seats * _SHRINK) if settled else self.seats
+    def _shrink(self, fits: int | None, part: float, *, settled: bool) -> None:
+        """Take seats away: to one more than the engine runs where that is known, else down to a part of them."""
+        wanted = int(self.seats * part) if settled else self.seats
         if fits is not None:
             wanted = min(self.seats, fits + 1) if fits < self.seats - 1 or not settled else self.seats - 1
         self.seats = max(wanted, int(self.seats * _HALF))
