@@ -23,7 +23,8 @@ def group(name: str, p99: Quantile | None, **figures: Any) -> GroupReport:
 
 def report(p99: Quantile | None, **figures: Any) -> Report:
     groups = {"p0": group("p0", p99, **figures), "all": group("all", None, **figures)}
-    return cast("Report", SimpleNamespace(group=groups.get, kv_mean=0.4, extra={"starvation": 0.5, "value_of_bound": 0.9}))
+    extra = {"starvation": 0.5, "value_of_bound": 0.9}
+    return cast("Report", SimpleNamespace(group=groups.get, kv_mean=0.4, extra=extra))
 
 
 def judged(text: str, own: Report, fifo: Report | None = None) -> Verdict:

@@ -24,7 +24,7 @@ MOST = 200_000
 
 
 def value_bound(scenario: Scenario, load: Load, *, most: int | None = None) -> float | None:
-    """Return the bound for the scenario's targets and values (see ``Scenario.slo``); ``None`` beyond ``most`` requests."""
+    """Return the bound for the scenario's targets and values (``Scenario.slo``); ``None`` beyond ``most`` requests."""
     engines = len(scenario.engines)
     profiles = list({spec.profile: profile_named(spec.profile) for spec in scenario.engines}.values())
     slos = [scenario.slo(band) for band in range(len(scenario.bands))]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tidegate.core import Policy, Stoppable, WorkEstimate
+from tidegate.core import AUTO, Policy, Stoppable, WorkEstimate
 from tidegate.simulation.arrivals import Request
 from tidegate.simulation.baselines import (
     BARE_AGING,
@@ -25,6 +25,7 @@ from tidegate.simulation.baselines import (
 from tidegate.simulation.bound import MOST, value_bound
 from tidegate.simulation.claims import Claim, Verdict, judge, parse_claim
 from tidegate.simulation.engine_model import EngineModel
+from tidegate.simulation.goals import starvation
 from tidegate.simulation.metering import MeteredServer
 from tidegate.simulation.records import Record, Sink
 from tidegate.simulation.report import Report, ReportFold
@@ -42,6 +43,7 @@ Progress = Callable[[str, float], None]
 """Told the name of the run and the virtual time that it has come to, now and then."""
 
 _TELL_EVERY = 256
+_MOST_ROWS = 600_000  # some 150 MB
 
 
 class Estimator(Protocol):
@@ -108,16 +110,39 @@ def run_scenario(
     spoken_of = {run for claim in claims for run in claim.runs}
     names = [TIDEGATE, *(name for name in BASELINES if name in wanted or name in spoken_of)]
     make = Knowing if scenario.known_lengths else estimator
+    rows: list[Record] = []
     runs = {}
     for name in names:
-        extra = sink if name == TIDEGATE else None
-        runs[name] = run_one(scenario, load, name, estimator=make(), progress=progress, sink=extra)
+        own = _kept(rows, sink) if name == TIDEGATE else None
+        runs[name] = run_one(scenario, load, name, estimator=make(), progress=progress, sink=own)
     bound = value_bound(scenario, load, most=MOST)
-    if bound:
-        runs = {
-            name: replace(report, extra={"value_of_bound": report.total.value / bound}) for name, report in runs.items()
-        }
+    for name, report in runs.items():
+        extra = {"value_of_bound": report.total.value / bound} if bound else {}
+        if name == TIDEGATE and (ratio := _starvation(scenario, rows)) is not None:
+            extra["starvation"] = ratio
+        runs[name] = replace(report, extra=extra)
     return Result(scenario, runs, tuple(judge(claim, runs) for claim in claims))
+
+
+def _kept(rows: list[Record], sink: Sink | None) -> Sink:
+    """Keep records for the figure that needs all of them, up to ``_MOST_ROWS``, and pass them on."""
+
+    def take(record: Record) -> None:
+        if len(rows) <= _MOST_ROWS:
+            rows.append(record)
+        if sink is not None:
+            sink(record)
+
+    return take
+
+
+def _starvation(scenario: Scenario, rows: list[Record]) -> float | None:
+    """The largest gap over bound; ``None`` without one: several pools, seats that move, too many records."""
+    pools = scenario.policy.pools
+    seats = [spec.seats for spec in pools[0].backends if spec.seats != AUTO]
+    if len(pools) > 1 or len(seats) < len(pools[0].backends) or len(rows) > _MOST_ROWS:
+        return None
+    return starvation(rows, scenario.policy, seats=sum(seats)).ratio
 
 
 def claims_of(scenario: Scenario) -> tuple[Claim, ...]:

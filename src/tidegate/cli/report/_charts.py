@@ -139,7 +139,6 @@ def _lines(name: str, runs: Mapping[str, Report], label: str, *, log: bool = Fal
                 axes.plot(times, values, color=BAND_COLOURS[band], linewidth=1.1, label=report.bands[band].name)
         if log:
             axes.set_yscale("symlog", linthresh=1)
-        axes.set_ylim(bottom=0)
 
     return _by_run(name, runs, draw, label)
 
@@ -219,6 +218,8 @@ def _svg(
         for column, axes in enumerate(plots):
             draw(axes, column)
             axes.grid(visible=True, axis="y")
+        if sharey:  # once all are drawn: a limit stops the scale from growing with what comes later
+            plots[0].set_ylim(bottom=0)
         handles, labels = plots[0].get_legend_handles_labels()
         if labels:
             figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6), frameon=False)

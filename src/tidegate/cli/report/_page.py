@@ -7,7 +7,7 @@ from html import escape
 
 from tidegate._version import __version__
 from tidegate.cli.report import _charts as charts
-from tidegate.cli.report._words import MEANING, NONE, part, quantile, refusals, seconds, verdict_sentence
+from tidegate.cli.report._words import NONE, gap, meanings, part, quantile, refusals, seconds, value, verdict_sentence
 from tidegate.simulation.baselines import BASELINES
 from tidegate.simulation.report import GroupReport, Report
 from tidegate.simulation.run import TIDEGATE, Result
@@ -72,7 +72,8 @@ def _parts(result: Result) -> Iterator[str]:
     yield from _band_table(result)
     yield "<h2>Runs</h2>"
     yield from _run_table(result)
-    yield f'<p class="soft">{escape(MEANING)}</p>'
+    for text in meanings(runs.values()):
+        yield f'<p class="soft">{escape(text)}</p>'
     yield from _chart(
         "Queue wait",
         "Part of the requests that were sent to an engine within that time.",
@@ -147,7 +148,7 @@ def _figures(group: GroupReport) -> tuple[str, ...]:
 
 
 def _run_table(result: Result) -> Iterator[str]:
-    heads = ("run", "what it is", "took", "answer tok/s", "value", "KV use", "preempted", "thrown away")
+    heads = ("run", "what it is", "took", "answer tok/s", "value", "KV use", "preempted", "thrown away", "gap ÷ bound")
     yield f'<div class="wide"><table><thead><tr>{_cells("th", heads)}</tr></thead><tbody>'
     for report in result.runs.values():
         total = report.total
@@ -156,10 +157,11 @@ def _run_table(result: Result) -> Iterator[str]:
         figures = (
             seconds(report.seconds),
             f"{total.answer_rate:,.0f}",
-            f"{total.value:,.0f}",
+            value(report),
             part(report.kv_mean),
             f"{total.preemptions:,}",
             wasted,
+            gap(report),
         )
         yield _row(report, (report.name, what, *figures))
     yield "</tbody></table></div>"

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.report._words import MEANING, NONE, part, quantile, refusals, seconds, verdict_sentence
+from tidegate.cli.report._words import NONE, gap, meanings, part, quantile, refusals, seconds, value, verdict_sentence
 from tidegate.simulation.report import GroupReport, Report
 from tidegate.simulation.run import Result
 
@@ -103,7 +103,7 @@ def _cells(group: GroupReport) -> tuple[str, ...]:
 
 
 def _runs(result: Result) -> Table:
-    heads = ("took", "tokens/s", "value", "KV use", "preempted", "thrown away", "floors", "overtakes")
+    heads = ("took", "tokens/s", "value", "KV use", "preempted", "thrown away", "floors", "overtakes", "gap ÷\nbound")
     table = _table("Runs", ("run",), heads)
     for report in result.runs.values():
         table.add_row(report.name, *_run_cells(report))
@@ -111,25 +111,22 @@ def _runs(result: Result) -> Table:
 
 
 def _run_cells(report: Report) -> tuple[str, ...]:
-    total, bound = report.total, report.extra.get("value_of_bound")
+    total = report.total
     return (
         seconds(report.seconds),
         f"{total.answer_rate:,.0f}",
-        f"{total.value:,.0f}" + ("" if bound is None else f"\n{part(bound)} of bound"),
+        value(report).replace(" (", "\n("),
         part(report.kv_mean),
         f"{total.preemptions:,}",
         part(total.wasted_tokens / total.computed_tokens, 2) if total.computed_tokens else NONE,
         f"{total.floors:,}",
         f"{total.overtakes:,}",
+        gap(report),
     )
 
 
 def _notes(result: Result) -> list[str]:
-    notes = [MEANING]
+    notes = meanings(result.runs.values())
     if any(group.sent and group.in_slo is None for report in result.runs.values() for group in report.bands):
         notes.append("In SLO –: for none of them is it decided yet.")
-    if any("value_of_bound" in report.extra for report in result.runs.values()):
-        notes.append(
-            "Bound: what a scheduler that knows all arrivals and lengths could get at most, if work could be divided at will."
-        )
     return notes

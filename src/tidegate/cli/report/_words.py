@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tidegate.simulation.claims import Verdict
-from tidegate.simulation.report import GroupReport
+from tidegate.simulation.report import GroupReport, Report
 from tidegate.simulation.tally import Quantile
 
 NONE = "–"
@@ -59,3 +61,30 @@ def verdict_sentence(verdict: Verdict) -> str:
     left = seconds(verdict.left) if timed else f"{verdict.left:,.4g}"
     right = seconds(verdict.right) if timed else f"{verdict.right:,.4g}"
     return f"{verdict.claim.text}: {'at least ' if verdict.at_least else ''}{left} against {right}"
+
+
+BOUND = (
+    "Bound: what a scheduler that knows all arrivals and lengths could get at most, if work could be divided at will."
+)
+GAP = (
+    "Gap: the most dispatches for which a waiting band went without one, over those in which the rules promise it one. "
+    "It can be above 1 only where a KV watermark, a quota or a limit stopped the band."
+)
+
+
+def value(report: Report) -> str:
+    """What the answers in their targets were worth, and how much of the bound that is."""
+    bound = report.extra.get("value_of_bound")
+    return f"{report.total.value:,.0f}" + ("" if bound is None else f" ({part(bound)} of bound)")
+
+
+def gap(report: Report) -> str:
+    """The largest gap over its bound."""
+    ratio = report.extra.get("starvation")
+    return NONE if ratio is None else f"{ratio:.2f}"
+
+
+def meanings(runs: Iterable[Report]) -> list[str]:
+    """What the figures of these runs are, a paragraph each."""
+    extra = {name for report in runs for name in report.extra}
+    return [MEANING, *([BOUND] if "value_of_bound" in extra else []), *([GAP] if "starvation" in extra else [])]

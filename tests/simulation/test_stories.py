@@ -1,0 +1,36 @@
+"""The shipped stories keep their claims, as they ship and with another seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.cli.scenario import GatewayEstimator, load_scenario
+from tidegate.simulation.run import Result, run_scenario
+
+pytestmark = pytest.mark.slow
+
+
+def played(name: str, seed: int | None = None) -> Result:
+    return run_scenario(load_scenario(name, seed=seed), estimator=GatewayEstimator, baselines=[])
+
+
+def failures(result: Result) -> list[str]:
+    return [f"{v.claim.text}: {v.left} against {v.right}" for v in result.verdicts if not v.holds]
+
+
+@pytest.mark.parametrize("seed", [None, 2])
+@pytest.mark.parametrize("name", ["flash-sale", "kv-pressure"])
+def test_claims_hold(name: str, seed: int | None) -> None:
+    result = played(name, seed)
+    assert len(result.verdicts) == 4
+    assert failures(result) == []
+
+
+@pytest.mark.timeout(900)
+def test_half_an_hour_of_the_shared_platform() -> None:
+    """470,000 requests: online p99 within 200 ms, each batch within 15 minutes."""
+    result = played("shared-platform")
+    assert failures(result) == []
+    online = result.runs["tidegate"].bands[0]
+    assert online.sent > 350_000
+    assert online.refused == {}
