@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import sys
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -237,18 +237,18 @@ def test_what_counting_costs(capsys: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder(POLICY)
     held = [lease(ticket(number % 3)) for number in range(50_000)]
     used = Release(Outcome.COMPLETED, 12, 90)
-    began = perf_counter()
+    began = process_time()
     for one in held:
         recorder.submitted(1.0, one.ticket, [])
         recorder.actions(1.0, [Dispatch(one.ticket, one)])
         recorder.first_byte(one, 0.3)
         recorder.finished(3.0, one, used)
-    cost_us = (perf_counter() - began) / len(held) * 1e6
+    cost_us = (process_time() - began) / len(held) * 1e6
     recorder.source = Frozen(Scheduler(POLICY))
-    began = perf_counter()
+    began = process_time()
     size = len(recorder.exposition())
     with capsys.disabled():
         sys.stdout.write(
-            f"\nrecorder: {cost_us:.1f} µs per request; exposition: {(perf_counter() - began) * 1e3:.1f} ms, {size} B\n"
+            f"\nrecorder: {cost_us:.1f} µs per request; exposition: {(process_time() - began) * 1e3:.1f} ms, {size} B\n"
         )
     assert cost_us < 20
