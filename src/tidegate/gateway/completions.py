@@ -150,6 +150,7 @@ class Completions:
 
     async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
         with Exchange(self._driver, link) as exchange, self.holding(exchange):
+            exchange.trace = call.trace
             try:
                 await self._serve(call, asked, exchange, send)
                 if call.broken:
@@ -360,5 +361,7 @@ class Completions:
         splice = None if tries.resuming is None else tries.resuming.splice
         content = body_of(asked, backend, lease, splice)
         exchange.asked()
+        if exchange.trace is not None:
+            headers = exchange.trace.carried(headers)
         response = await backend.upstream.request(b"POST", target, headers, content, sent=exchange.sent)
         return await read_beginning(response, self._clock, asked.route)

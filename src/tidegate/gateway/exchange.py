@@ -22,6 +22,7 @@ from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
 from tidegate.gateway.link import Link
 from tidegate.runtime import Driver, Refusal
+from tidegate.telemetry.traces import Trace
 
 CANCELLED = Release(Outcome.CANCELLED)
 FAILED = Release(Outcome.FAILED)
@@ -37,6 +38,7 @@ class Exchange:
         response: the open upstream answer, so that it can be aborted.
         gone: the client left.
         stopped: why the gateway ended the request itself (``stop``).
+        trace: hears of waits, seats and calls of backends, where the request is traced.
         cut: the scheduler has had it stopped; what follows is ``regained``.
         lost: why the gateway gave up the backend (``lose``).
         may_stop: says whether it can be stopped just now; ``None``: it never can.
@@ -58,6 +60,7 @@ class Exchange:
         "refusal",
         "response",
         "stopped",
+        "trace",
     )
 
     def __init__(self, driver: Driver, link: Link) -> None:
@@ -72,6 +75,7 @@ class Exchange:
         self.response: Response | None = None
         self.gone = link.gone
         self.stopped: Reason | None = None
+        self.trace: Trace | None = None
         self.lost: Reason | None = None
         self.cut = self._leaving = False
         self.may_stop: Callable[[], bool] | None = None
@@ -92,6 +96,8 @@ class Exchange:
         assert self.lease is None
         self.refusal = None
         self._waiting = ticket.id
+        if self.trace is not None:
+            self.trace.waits()
         self._driver.submit(ticket, self)
         if waits is not None and self._waiting:
             waits()
@@ -103,6 +109,7 @@ class Exchange:
         assert lease is not None
         self.response = self.refusal = None
         self._waiting = lease.ticket.id
+        self._back()
         self._driver.requeue(lease, requeue, self)
         return await self._answer()
 
@@ -142,6 +149,8 @@ class Exchange:
     def asked(self) -> None:
         """Note that the backend is being asked now."""
         self._sent_at = asyncio.get_running_loop().time()
+        if self.trace is not None:
+            self.trace.asked()
         self.lost = None
 
     def sent(self, response: Response) -> None:
@@ -162,6 +171,8 @@ class Exchange:
         """Return the seat with its outcome. Without a seat nothing happens, so a second call is harmless."""
         lease, self.lease = self.lease, None
         if lease is not None:
+            if self.trace is not None:
+                self.trace.returned(release.outcome, reason)
             self._driver.release(lease, release, reason=reason)
 
     def end(self, release: Release, reason: Reason) -> None:
@@ -206,11 +217,14 @@ class Exchange:
         if lease is not None:
             self.response = self.refusal = None
             self._waiting = lease.ticket.id
+            self._back()
             self._driver.requeue(lease, Requeue(), self)
         self._wake_up()
 
     def dispatched(self, lease: Lease) -> None:
         self.lease = lease
+        if self.trace is not None:
+            self.trace.dispatched(lease)
         self._wake()
 
     def refused(self, action: Refusal) -> None:
@@ -225,6 +239,12 @@ class Exchange:
         future, self._future = self._future, None
         if future is not None and not future.done():
             future.set_result(None)
+
+    def _back(self) -> None:
+        """Tell the trace that the seat goes back and the ticket waits again."""
+        if self.trace is not None:
+            self.trace.returned(None, None)
+            self.trace.waits()
 
     def _left(self) -> None:
         self.gone = True
