@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tidegate.stores import (
     open_job_store,
     open_knob_store,
 )
+from tidegate.stores.schema import migrations
 
 NOW = 1_000_000.5
 HOUR = 278 * HOUR_S
@@ -215,6 +217,11 @@ def test_a_store_of_a_later_version_is_refused(knob_place: Any) -> None:
     knob_place.open()._db.execute("UPDATE knob_schema SET version = 999")
     with pytest.raises(StoreError, match=r"control\.store has schema version 999"):
         knob_place.open()
+
+
+def test_a_released_migration_is_never_edited() -> None:
+    texts = migrations("knob_migrations")
+    assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts] == ["104de4065151f121"]
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "sqlite:///", "sqlite:////no/such/folder/x.db"])
