@@ -264,3 +264,14 @@ def test_jobs_are_asked_now_and_then_and_their_silence_holds_nothing_up() -> Non
         await task
 
     run_virtual(story())
+
+
+def test_a_stream_is_there_to_be_read_only() -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with started(stage):
+            assert (await stage.ask("POST", "/admin/events", {})).status == 405
+            headed = await stage.ask("HEAD", "/admin/events")
+            assert (headed.status, headed.body, stage.feed.watchers) == (200, b"", 0)
+
+    run_virtual(story())

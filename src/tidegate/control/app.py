@@ -42,7 +42,7 @@ def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hoo
         Route("/metrics", metrics),
         Route("/livez", livez),
         Route("/readyz", readyz),
-        Route("/admin/events", Events(feed, door)),
+        Route("/admin/events", Events(feed, door), methods=["GET"]),
         *Admin(driver, live, door, hooks).routes,
         *site_routes(),
     ]

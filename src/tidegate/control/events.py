@@ -183,6 +183,10 @@ class Events:
             assert problem is not None
             await error_answer(problem)(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.body", "body": b""})
+            return
         self._feed.watchers += 1
         try:
             await self._stream(who, scope, send)

@@ -39,11 +39,10 @@ class Refused:
 class RecentRefusals:
     """A ring of them. Noting one costs no more than a tuple; headers are read when somebody looks."""
 
-    __slots__ = ("_ring", "count")
+    __slots__ = ("_ring",)
 
     def __init__(self) -> None:
         self._ring: deque[_Told] = deque(maxlen=KEPT)
-        self.count = 0
 
     def note(
         self,
@@ -58,7 +57,6 @@ class RecentRefusals:
         headers: Sequence[tuple[bytes, bytes]],
     ) -> None:
         """Note what a client was told."""
-        self.count += 1
         self._ring.append((now, request_id, tenant, band, model, reason, status, headers))
 
     def newest(self) -> Iterator[Refused]:
