@@ -1,10 +1,10 @@
 """The presets before real engines: ``flash-sale`` and ``kv-guard``, two minutes each, on llama.cpp and on vLLM.
 
-What an engine can do is measured first, with all of its slots busy, so that the load is a multiple of it on any
-machine. flash-sale: p0 comes at a fifth of that, and five seconds later p2 asks for 2.5 times what two minutes hold,
-all at once. kv-guard: p0, p1 and p2 come at 0.3, 0.4 and 1.8 times. Requests leave when they are due (an open loop);
-after two minutes only p0 is waited for. The presets are as they ship; vLLM runs with our scheduler class and gets
-two seats more than slots, kept for p0 by ``reserve: 2``.
+What an engine can do is measured first, for each band's requests with all of its slots busy, so that the load is a
+multiple of it on any machine. flash-sale: p0 comes at a fifth of that, and after five seconds p2 asks for 2.5 times
+what the time holds, all at once. kv-guard: p0, p1 and p2 come at 0.3, 0.4 and 1.8 times. Requests leave when they are
+due (an open loop); after that time only p0 is waited for. The presets are as they ship; vLLM runs with our scheduler
+class and gets two seats more than slots, kept for p0 by ``reserve: 2``.
 
     python -m benchmarks.real_engines [vllm|llamacpp] [flash-sale|kv-guard] [SECONDS]
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import random
 import sys
 import tempfile
@@ -35,7 +36,7 @@ PRESETS = ("flash-sale", "kv-guard")
 LENGTHS = ((12, 16), (24, 32), (40, 64))
 """Words of the prompt (two tokens each for our model) and tokens of the answer, per band."""
 
-WARM_S, MEASURE_S, P0_WITHIN_S = 2.0, 8.0, 60.0
+WARM_S, MEASURE_S, P0_WITHIN_S = 2.0, 6.0, 60.0
 KEYS = tuple(f"tg-real-{band}-0123456789abcdef" for band in range(3))
 
 SETTINGS = """\
@@ -69,12 +70,12 @@ class Played:
     """One run.
 
     Attributes:
-        capacity: p2 requests per second with all slots busy, measured before.
+        capacity: requests of each band per second with all slots busy, measured before.
         records: of all requests.
         stopped: requests that the engine preempted; ``None``: it does not say.
     """
 
-    capacity: float
+    capacity: tuple[float, ...]
     records: list[Record] = field(default_factory=list)
     stopped: int | None = None
 
@@ -96,19 +97,19 @@ class Played:
         return Counter(record.refused for record in self.of(band) if record.refused is not None)
 
 
-def arrivals(preset: str, capacity: float, seconds: float, *, seed: int = 1) -> list[tuple[float, int]]:
-    """Due time and band of each request, in order. A p0 and a p1 cost what their answers are of a p2's."""
+def arrivals(preset: str, capacity: tuple[float, ...], seconds: float, *, seed: int = 1) -> list[tuple[float, int]]:
+    """Due time and band of each request, in order."""
     draw = random.Random(seed)
 
     def poisson(load: float, band: int) -> Iterator[tuple[float, int]]:
-        rate = load * capacity * LENGTHS[2][1] / LENGTHS[band][1]
+        rate = load * capacity[band]
         at = draw.expovariate(rate)
         while at < seconds:
             yield at, band
             at += draw.expovariate(rate)
 
     if preset == "flash-sale":
-        flood = [(5.0, 2)] * int(2.5 * capacity * seconds)
+        flood = [(5.0, 2)] * int(2.5 * capacity[2] * seconds)
         return sorted([*poisson(0.2, 0), *flood])
     return sorted([*poisson(0.3, 0), *poisson(0.4, 1), *poisson(1.8, 2)])
 
@@ -132,16 +133,16 @@ def target_of(url: str) -> Target:
     return Target(parts.hostname or "", parts.port or 80)
 
 
-async def capacity_of(engine: EngineServer, slots: int) -> float:
-    """Measure p2 requests per second with all slots busy all the time."""
+async def capacity_of(engine: EngineServer, slots: int, band: int) -> float:
+    """Measure requests of one band per second with all slots busy all the time."""
     loop = asyncio.get_running_loop()
     start, ended = loop.time(), [0]
-    numbers = iter(range(1_000_000, 2_000_000))
+    numbers = itertools.count((band + 1) * 1_000_000)
 
     async def in_turn() -> None:
         while True:
-            record, due = Record(2), loop.time()
-            await ask(target_of(engine.url), request(engine.url, 2, next(numbers)), record, due=due)
+            record, due = Record(band), loop.time()
+            await ask(target_of(engine.url), request(engine.url, band, next(numbers)), record, due=due)
             if record.refused:
                 raise RuntimeError(f"{engine.kind} refused a request while it was measured: {record.refused}")
             ended[0] += loop.time() > start + WARM_S
@@ -158,7 +159,7 @@ def play(kind: str, preset: str, seconds: float) -> Played:
     """Measure an engine's capacity and play one preset's load before it."""
     size = SIZES[kind]
     with tempfile.TemporaryDirectory() as folder, running(kind, size, Path(folder, "log")) as engine:
-        played = Played(asyncio.run(capacity_of(engine, size.slots)))
+        played = Played(tuple(asyncio.run(capacity_of(engine, size.slots, band)) for band in range(3)))
         before = _stopped(engine)
         with _gateway(engine, preset, size.slots) as url:
             asyncio.run(_play(url, played, arrivals(preset, played.capacity, seconds), seconds))
@@ -221,10 +222,19 @@ def rows_of(kind: str, preset: str, seconds: float) -> list[Row]:
     name = f"{preset} on {kind}, {seconds:.0f} s"
     p0, stopped = played.of(0), "" if played.stopped is None else f", {played.stopped} preempted by the engine"
     first = f"first token p50 {played.first_s(0, 0.5):.2f} s, p99 {played.first_s(0, 0.99):.2f} s"
+    lost = ", ".join(f"{count} {why}" for why, count in sorted(played.refused(0).items()))
     worst = max((record.first_s or float("inf") for record in p0), default=0.0)
     rows = [
-        (f"{name}: p0 answered", f"{played.answered(0)} of {len(p0)}; {first}, longest {worst:.2f} s", "all"),
-        ("  what it can do, measured before", f"{played.capacity:.1f} p2/s{stopped}", ""),
+        (
+            f"{name}: p0 answered",
+            f"{played.answered(0)} of {len(p0)}; {first}, longest {worst:.2f} s; refused: {lost or 'none'}",
+            "all",
+        ),
+        (
+            "  what it can do, measured before",
+            f"{', '.join(f'{rate:.1f}' for rate in played.capacity)} p0, p1, p2 per second{stopped}",
+            "",
+        ),
     ]
     for band in (1, 2):
         if played.of(band):
