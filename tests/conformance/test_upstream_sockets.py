@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tidegate.backends import Broken, Reuse, TimedOut, Unavailable, Upstream
+from tidegate.backends import Broken, Response, Reuse, TimedOut, Unavailable, Upstream
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +133,52 @@ def test_two_hundred_requests_at_once(run: Callable[..., None]) -> None:
             assert (upstream.open, upstream.idle) == (200, 200)
             await upstream.close()
             assert upstream.open == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["in a stream", "before the head"])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_leaving_waits_until_the_engine_has_closed_its_side(
+    run: Callable[..., None], *, head: bool, stubborn: bool
+) -> None:
+    """An engine that goes on writing is dropped half a second later."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await request_of(reader)
+        writer.write(STREAM if head else b"")
+        while not reader.at_eof() or stubborn:
+            await asyncio.sleep(0.01)
+            writer.write(b"5\r\nhello\r\n" if head else b"")
+            if writer.is_closing() or writer.transport.is_closing():
+                return
+            if not head and reader.at_eof() and stubborn:
+                await asyncio.sleep(1.0)
+                return
+
+    async def story() -> None:
+        async with engine(serve) as made:
+            upstream = Upstream(f"http://127.0.0.1:{made.port}")
+            sent: list[Response] = []
+            asking = asyncio.ensure_future(upstream.request(b"POST", b"/v1/x", (), b"{}", sent=sent.append))
+            while not sent or (head and not sent[0].status):  # noqa: ASYNC110 - a socket tells nobody
+                await asyncio.sleep(0.005)
+            left = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            sent[0].leave(left.set)
+            assert not left.is_set(), "not before the engine has seen it"
+            await asyncio.wait_for(left.wait(), 5)
+            assert (loop.time() - began > 0.4) is stubborn
+            with pytest.raises(Broken):
+                await (sent[0].read() if head else asking)
+            if head:
+                await asking
+            again = asyncio.Event()
+            sent[0].leave(again.set)  # it is over: nothing to wait for
+            await asyncio.wait_for(again.wait(), 1)
+            assert upstream.open == 0
+            await upstream.close()
 
     run(story())
 

@@ -7,10 +7,12 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.jobs_stage import client_of, reach, records, row, submit
 from e2e.raw import Answer, ask, gateway, until
 from tidegate.testing.processes import engine_process, running, wait_for_line
 
@@ -246,3 +248,26 @@ async def test_p0_does_not_wait_for_a_slow_answer_to_end(engine: str) -> None:
             waits.append(float(answer.headers["x-tidegate-queue-ms"]))
         assert sorted(waits)[5] < 200, "a bound that a loaded machine holds; the bench has the figure"
         assert all(answer.status == 200 for answer in await asyncio.gather(*low))
+
+
+async def test_rows_of_a_batch_are_stopped_and_go_on(engine: str, tmp_path: Path) -> None:
+    jobs = f'jobs: {{store: "sqlite:///{tmp_path}/jobs.db", files: "{tmp_path}/files"}}\n{POLICY}'
+    bodies = {f"r{number}": request(f"row {number}", max_tokens=40 + number) for number in range(3)}
+    lines = b"".join(row(name, **body) + b"\n" for name, body in bodies.items())
+    async with gateway(config(engine, seats=2, more=jobs)) as process, client_of(process.url) as client:
+        batch = await submit(client, lines)
+        await until(lambda: process.total("tidegate_running") == 2, within_s=10)
+        for _ in range(2):
+            await asyncio.sleep(0.2)
+            assert (await say(process.url, request("vip", max_tokens=3), "p0")).status == 200
+        batch = await reach(client, batch)
+        output, errors_ = await records(client, batch)
+        assert (batch.status, len(output), errors_) == ("completed", 3, [])
+        assert process.total("tidegate_preemptions_total", victim="p2", by="p0") >= 1
+        for record in output:
+            whole = record["response"]["body"]
+            text, usage, reasons = read(await say(engine, bodies[record["custom_id"]]))
+            choice = whole["choices"][0]
+            assert (choice["message"]["content"], [choice["finish_reason"]]) == (text, reasons)
+            assert counts(whole["usage"]) == counts(usage)
+            assert whole["object"] == "chat.completion"

@@ -158,6 +158,24 @@ def test_tokens_estimates_and_waste_come_from_the_usage() -> None:
     assert found["tidegate_estimate_error_ratio_sum", "p1", "output"] == pytest.approx(0.5)
 
 
+def test_answers_that_go_on_are_counted_by_why_they_had_to() -> None:
+    recorder = Recorder(POLICY)
+    held = lease(ticket(2))
+    recorder.preempted(held, 0)
+    recorder.resumed("preempted", 0.2)
+    recorder.resumed("broken", 3.0)
+    recorder.not_resumed("broken")
+    recorder.recomputed("preempted", 9)
+    assert nonzero(recorder, "tidegate_preemptions_total") == {("p0", "p2"): 1}  # by, victim
+    assert nonzero(recorder, "tidegate_resumes_total") == {
+        ("preempted", "completed"): 1,
+        ("broken", "completed"): 1,
+        ("broken", "failed"): 1,
+    }
+    assert nonzero(recorder, "tidegate_seam_seconds_sum") == {("preempted",): 0.2, ("broken",): 3.0}
+    assert nonzero(recorder, "tidegate_wasted_tokens_total") == {("preempted",): 9}
+
+
 def test_what_is_only_observed_is_counted_by_reason() -> None:
     pools = (PoolSpec("m", (BackendSpec("b", 1),)),)
     policy = Policy(pools=pools, bands=(P0, replace(P1, capacity=2)), observe_only=True)
