@@ -150,6 +150,13 @@ def test_without_the_library_the_page_says_what_to_install(small: Path, monkeypa
     assert "holds" in run(str(small), "--baseline", "none")
 
 
+def test_a_page_that_cannot_be_written_is_told_before_the_run(small: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = CliRunner().invoke(app, ["simulate", str(small), "--html", str(small.parent / "no" / "r.html")])
+    assert isinstance(result.exception, FileNotFoundError)
+    assert result.exception.filename == str(small.parent / "no")
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(small: Path) -> None:
     pytest.importorskip("matplotlib")

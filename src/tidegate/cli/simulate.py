@@ -60,7 +60,7 @@ def simulate(
     loaded = load_scenario(scenario, traces=traces or (), seed=seed)
     names = _baselines(baseline)
     if html is not None:
-        need_page()  # fails now when the plots' library is missing, not after the run
+        need_page(html)
     try:
         result = _run(loaded, names)
     except TraceError as error:

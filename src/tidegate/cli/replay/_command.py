@@ -72,7 +72,7 @@ def replay(
     loaded = _shortened(load_scenario(scenario, traces=traces or (), seed=seed), speed, seconds, drain)
     rehearsal = Rehearsal(loaded, _target(url), _speech(loaded, url, key or [], model or [], ignore_eos=ignore_eos))
     if html is not None:
-        need_page()
+        need_page(html)
     _raise_file_limit()
     try:
         asyncio.run(_run(rehearsal, speed))
@@ -97,7 +97,7 @@ def replay(
         count for reason, count in result.runs[TIDEGATE].total.refused.items() if reason.startswith(FAILURES)
     )
     if failures:
-        typer.echo(f"{failures} requests failed by a fault, see the refusals.", err=True)
+        typer.echo(f"Failed by a fault, not refused by policy: {failures:,}. See the refusals.", err=True)
     if failures or not result.holds:
         raise typer.Exit(FAILED)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from html import escape
+from pathlib import Path
 
 from tidegate._version import __version__
 from tidegate.cli.report import _charts as charts
@@ -45,9 +48,16 @@ def page_of(result: Result) -> str:
     return "\n".join(_parts(result)) + "\n"
 
 
-def need_page() -> None:
-    """Raise ``PlotsError`` when pages cannot be made here."""
+def need_page(path: Path) -> None:
+    """Fail before a long run rather than after it, when its page cannot be made or written.
+
+    Raises:
+        PlotsError: the library of the plots is not installed.
+        OSError: there is no such folder.
+    """
     charts.need_plots()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
 
 
 def _parts(result: Result) -> Iterator[str]:
