@@ -3,6 +3,9 @@
 1,000 streams of p2 go through 32 seats of a simulated engine, whose text is a function of prompt and place, so that
 every answer can be compared with what it would have been. p0 has no reserve: each of its requests has one of them
 stopped. The abort round trip and all of HTTP are in the figures; gateway, engine and clients share the machine's cores.
+
+Then 200 streams of three bands run on two engines, one of which is killed with SIGKILL: those that can go on do at the
+other one.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import asyncio
 import json
 import random
 import re
+import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tidegate.backends import Upstream
@@ -23,7 +27,7 @@ from tidegate.simserver.requests import read_request
 from tidegate.simserver.text import filler_text
 from tidegate.simulation import EngineModel
 from tidegate.testing.gateway_process import GatewayProcess, gateway_process
-from tidegate.testing.processes import engine_process
+from tidegate.testing.processes import engine_process, running, wait_for_line
 
 STREAMS, SEATS, MOST_STOPS = 1000, 32, 5
 PROMPT, ANSWER = 60, 140
@@ -62,9 +66,9 @@ def expected(composer: Composer, body: bytes) -> str:
     return str(json.loads(bytes(choice.whole()["message"]["content"])))
 
 
-async def stream(client: Upstream, composer: Composer, number: int, seen: Seen) -> None:
+async def stream(client: Upstream, composer: Composer, number: int, seen: Seen, band: str = "p2") -> None:
     body = body_of(number, prompt=PROMPT, answer=ANSWER + number % 60, stream=True)
-    response = await client.request(b"POST", TARGET, headers_of("p2"), body)
+    response = await client.request(b"POST", TARGET, headers_of(band), body)
     events = (await response.read_all(1 << 24)).split(b"\n\n")
     text, reasons, ends = "", [], events.count(b"data: [DONE]")
     usage: dict[str, int] = {}
@@ -107,6 +111,34 @@ async def play(gateway: GatewayProcess, engine: str) -> Seen:
     return seen
 
 
+async def outlive(gateway: GatewayProcess, kill: Callable[[], None]) -> tuple[Seen, int, int]:
+    """Kill one of two engines under 200 streams; return what was seen, and of the rest the error events and ends."""
+    options = EngineOptions(model="m")
+    composer = Composer(options, EngineModel(options.profile, kv_tokens=options.kv_tokens))
+    seen = Seen()
+    client = Upstream(gateway.url, max_open=1000, connect_timeout_s=30, head_timeout_s=None)
+    going = [asyncio.ensure_future(stream(client, composer, number, seen, f"p{number % 3}")) for number in range(180)]
+    fixed = [asyncio.ensure_future(unable(client, number)) for number in range(20)]
+    while gateway.total("tidegate_running") < 200:  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1.0)
+    kill()
+    await asyncio.gather(*going)
+    rest = await asyncio.gather(*fixed)
+    await client.close()
+    broken = [answer for answer in rest if b'"error"' in answer]
+    good = sum(b"[DONE]" in answer and b'"error"' not in answer for answer in rest)
+    wrong = sum(answer.count(b'"error"') != 1 or b"[DONE]" in answer for answer in broken)
+    return seen, len(broken), len(rest) - good - len(broken) + wrong
+
+
+async def unable(client: Upstream, number: int) -> bytes:
+    """A stream that cannot go on, since it wants the probabilities of its tokens."""
+    asked = json.loads(body_of(number, prompt=PROMPT, answer=ANSWER, stream=True)) | {"logprobs": True}
+    response = await client.request(b"POST", TARGET, headers_of("p1"), json.dumps(asked).encode())
+    return await response.read_all(1 << 24)
+
+
 def engine_totals(url: str) -> dict[str, float]:
     """The engine's own counters."""
     with urllib.request.urlopen(url + "/metrics", timeout=10) as page:
@@ -122,6 +154,35 @@ def run() -> Iterator[tuple[str, str, str]]:
     ):
         seen = asyncio.run(play(gateway, url))
         metrics, totals = gateway.metrics(), engine_totals(url)
+    yield from rows_of_stops(seen, metrics, totals)
+    yield from rows_of_a_kill()
+
+
+def rows_of_a_kill() -> Iterator[tuple[str, str, str]]:
+    command = [sys.executable, "-m", "tidegate", "engine", "--listen", "127.0.0.1:0", "--model", "m", "--noise", "0"]
+    with running(command) as doomed, engine_process(model="m", noise=0) as other:
+        first = wait_for_line(doomed, "listening on ")
+        rows = ", ".join(
+            f'{{name: {name}, url: "{url}", engine: tidegate, seats: 200}}'
+            for name, url in (("a", first), ("b", other))
+        )
+        plain = "policy: {preempt_rate: 0, bands: {p0: {reserve: 0}}}"
+        with gateway_process(config=f"models: [{{name: m, backends: [{rows}]}}]\n{plain}") as gateway:
+            seen, broken, wrong = asyncio.run(outlive(gateway, doomed.kill))
+            resumed = gateway.total("tidegate_resumes_total", outcome="completed")
+            held = gateway.total("tidegate_running")
+    yield (
+        "one of two engines killed: streams that went on, identical",
+        f"{seen.same} of 180 ({resumed:.0f} on it)",
+        "all",
+    )
+    for line in seen.other[:5]:
+        yield "  not identical", line, ""
+    yield "streams that cannot go on: ended by one error event; otherwise", f"{broken}; {wrong}", "0 otherwise"
+    yield "seats held at the end", f"{held:.0f}", "0"
+
+
+def rows_of_stops(seen: Seen, metrics: dict[str, float], totals: dict[str, float]) -> Iterator[tuple[str, str, str]]:
     stops = sum(value for name, value in metrics.items() if name.startswith("tidegate_preemptions_total"))
     resumed = sum(v for n, v in metrics.items() if n.startswith("tidegate_resumes_total") and "completed" in n)
     wasted = sum(v for n, v in metrics.items() if n.startswith("tidegate_wasted_tokens_total") and "preempted" in n)

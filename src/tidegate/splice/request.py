@@ -230,7 +230,8 @@ def _obstacle(body: _Body, *, chat: bool) -> Obstacle | None:
     if bytes(body.modalities) not in NULL and _squeezed(body.modalities) not in _TEXT_ONLY:
         return Obstacle.STRUCTURED
     for name, obstacle in _GIVEN:
-        if bytes(getattr(body, name)) not in NULL:
+        value = getattr(body, name)
+        if value and bytes(value) not in NULL:  # nearly all are absent
             return obstacle
     for penalty in (body.presence_penalty, body.frequency_penalty):
         if bytes(penalty) not in (*NULL, *_ZERO):
