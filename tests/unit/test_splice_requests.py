@@ -206,6 +206,14 @@ def test_reasoning_comes_back_in_a_whole_answer() -> None:
     assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
+def test_an_answer_in_one_leg_has_the_usage_that_the_engine_told() -> None:
+    joined = splice(stream=False)
+    told = {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2}, "more": 1}
+    joined.feed(event(content="so", reason="stop") + b"data: " + json.dumps({"choices": [], "usage": told}).encode())
+    joined.feed(b"\n\n")
+    assert json.loads(joined.whole())["usage"] == told
+
+
 def test_what_a_cache_did_not_save_is_counted() -> None:
     joined = splice()
     joined.feed(event(content="a"))

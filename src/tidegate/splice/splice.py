@@ -49,8 +49,8 @@ class Splice:
 
     __slots__ = (
         "_account", "_head", "_kept", "_kept_size", "_plain", "_reasoning", "_role", "_seam", "_size", "_spent",
-        "_stop_reason", "_tail", "_texts", "_told", "_usage_sent", "done", "failed", "finished", "legs", "obstacle",
-        "wish",
+        "_stop_reason", "_tail", "_texts", "_told", "_usage", "_usage_sent", "done", "failed", "finished", "legs",
+        "obstacle", "wish",
     )  # fmt: skip
 
     def __init__(self, wish: Wish, *, told: bool = False) -> None:
@@ -78,6 +78,7 @@ class Splice:
         self._seam: Seam | None = None
         self._reasoning: dict[str, list[str]] = {}
         self._stop_reason = ABSENT
+        self._usage = ABSENT  # of a single leg, as the engine told it
 
     # What the gateway drives.
 
@@ -195,7 +196,8 @@ class Splice:
             choice["stop_reason"] = self._stop_reason
         kind = "chat.completion" if self.wish.chat else "text_completion"
         head = {"id": self._head.get("id", ""), "object": kind, **self._head}
-        return msgspec.json.encode({**head, "choices": [choice], "usage": self._account.usage()})
+        usage = self._usage if self.legs == 1 and self._usage else self._account.usage()
+        return msgspec.json.encode({**head, "choices": [choice], "usage": usage})
 
     # The first leg.
 
@@ -221,7 +223,8 @@ class Splice:
         self._account.note(chunk)
         self._take_head(chunk)
         if not chunk.choices:
-            self._usage_sent = self._usage_sent or chunk.usage is not None
+            if chunk.usage is not None:
+                self._usage_sent, self._usage = True, _fields.decode(payload)["usage"]
             return
         choice = chunk.choices[0]
         if choice.index or len(chunk.choices) > 1:
