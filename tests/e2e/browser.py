@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WALL = (1920, 1080)
 PHONE = (390, 844)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-GIVE_UP_MS = 12_000
+GIVE_UP_MS = 30_000
 
 
 def chromium() -> str:
@@ -112,6 +112,7 @@ async def dashboard(
     """
     viewport: Any = {"width": size[0], "height": size[1]}
     inside = await opened.new_context(viewport=viewport, **{"locale": "en-US", "color_scheme": "dark", **context})
+    inside.set_default_timeout(GIVE_UP_MS)
     screen = Screen(await inside.new_page())
     try:
         await screen.page.goto(f"{url}/")
@@ -122,7 +123,7 @@ async def dashboard(
         await inside.close()
 
 
-async def eventually(true: Callable[[], Awaitable[bool]], *, within_s: float = 5.0) -> None:
+async def eventually(true: Callable[[], Awaitable[bool]], *, within_s: float = 20.0) -> None:
     """Wait until ``true`` says so."""
     async with asyncio.timeout(within_s):
         while not await true():  # noqa: ASYNC110 - what is waited for is in other processes

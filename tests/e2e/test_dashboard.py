@@ -18,7 +18,7 @@ from e2e.raw import Answer, Upstream, Visit, ask, chat, gateway, until, whole
 from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess, gateway_process
 
-pytestmark = [pytest.mark.services, pytest.mark.anyio]
+pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(90)]  # 3 to 6 s on a machine at rest
 
 CONFIG = """
 models: [{{name: raw, backends: [{{name: b0, url: "{url}", engine: openai, seats: {seats}}}]}}]
@@ -61,7 +61,7 @@ async def crowd(process: GatewayProcess, **counts: int) -> AsyncIterator[list[as
         for _ in range(count)
     ]
     total = sum(counts.values())
-    await until(lambda: process.total("tidegate_queue_depth") == total - 1, within_s=5)
+    await until(lambda: process.total("tidegate_queue_depth") == total - 1, within_s=20)
     try:
         yield tasks
     finally:
@@ -84,7 +84,7 @@ async def test_the_page_follows_the_load_within_a_second() -> None:
             seen = asyncio.ensure_future(screen.page.evaluate(WHEN_SHOWN, str(count - 1)))
             sent = time.time()
             async with crowd(process, p2=count):
-                delays.append(await asyncio.wait_for(seen, 8) / 1000 - sent)
+                delays.append(await asyncio.wait_for(seen, 30) / 1000 - sent)
             await screen.shows("#tile-waiting-big", "0")
         assert min(delays) < 1.0, delays
         assert await screen.text("[data-band=p2] [data-key=depth]") == "0"
@@ -105,7 +105,7 @@ async def test_the_switch_says_what_will_happen_does_it_and_every_screen_tells()
         await screen.shows("#effects", "only p0 is let in")
         await screen.page.locator("input[name=revert][value='15min']").check()
         await screen.page.locator("#confirm").click()
-        answers = [await asyncio.wait_for(task, 5) for task in tasks[1:]]
+        answers = [await asyncio.wait_for(task, 20) for task in tasks[1:]]
         assert all(b"load_shedding_fallback" in answer.body for answer in answers)
         assert (len(answers), tasks[0].done()) == (7, False)
         for each, words in ((screen, "back to normal in 14:5"), (phone, "14:5")):
@@ -183,7 +183,6 @@ async def test_a_wrong_knob_is_refused_at_its_field_and_a_right_one_applied_and_
                 await screen.shows("#changes", change["what"])
 
 
-@pytest.mark.timeout(90)
 async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
     async def at_once(visit: Visit) -> None:
         visit.answer(whole())
@@ -200,7 +199,7 @@ async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
         await screen.page.locator("[name='policy.bands.p1.weight']").fill("30")
         await screen.shows("#preview", "20 → 30")
         await screen.page.locator("#what-if").click()
-        await screen.shows("#what-if-result", "3 requests", within_ms=60_000)
+        await screen.shows("#what-if-result", "3 requests", within_ms=75_000)
         await screen.shows("#what-if-result", "wait p99")
         assert get(process, "/admin/policy")["bands"]["p1"]["weight"] == 20, "nothing has changed"
 
@@ -245,7 +244,7 @@ async def test_a_screen_without_live_numbers_says_so_and_comes_back_by_itself() 
             async with dashboard(opened, control, complaints=lambda text: "ERR_" in text) as screen:
                 await screen.shows("#pulse", "live")
                 process.signal(signal.SIGSTOP)
-                await screen.shows("#stale", "not live", within_ms=6000)
+                await screen.shows("#stale", "not live", within_ms=15_000)
                 assert "old" in str(await screen.page.locator("body").get_attribute("class"))
                 assert await screen.page.locator("#stale").is_visible()
                 process.signal(signal.SIGCONT)
