@@ -74,7 +74,7 @@ def test_an_answer_of_many_legs_is_the_answer_of_one(
         assert joined == b""
         whole, expected = json.loads(splice.whole()), json.loads(one.whole())
         assert whole["choices"] == expected["choices"]
-        assert whole["usage"] == expected["usage"]
+        assert _counts(whole["usage"]) == _counts(expected["usage"])
         return
     got, expected_got = read(joined), read(plain)
     assert got.text == expected_got.text
@@ -95,7 +95,11 @@ def take(splice: Splice, piece: bytes) -> bytes:
 
 
 def _sums(got: Got) -> list[tuple[int, int, int]]:
-    return [(u["prompt_tokens"], u["completion_tokens"], u["total_tokens"]) for u in got.usages]
+    return [_counts(usage) for usage in got.usages]
+
+
+def _counts(usage: dict[str, int]) -> tuple[int, int, int]:
+    return usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]
 
 
 @settings(max_examples=100, deadline=None)
