@@ -202,7 +202,9 @@ class Exchange:
 
     def preempt(self, lease: Lease) -> bool:
         response = self.response
-        if lease is not self.lease or response is None or response.unread or self.cut or self.stopped is not None:
+        if lease is not self.lease or self.cut or self.stopped is not None:
+            return False
+        if response is None or response.unread or response.at_end:  # not asked yet; a slow client; about to end
             return False
         if self.may_stop is None or not self.may_stop():
             return False
