@@ -251,6 +251,40 @@ def test_stopping_gives_back_what_waits_and_waits_for_what_runs() -> None:
     run_virtual(story())
 
 
+def test_rows_that_were_submitted_this_moment_go_back_with_the_others() -> None:
+    """Their tasks have not taken a step yet: a batch ends, or the gateway, between submitting and the first step."""
+
+    async def story(*, stops: bool) -> None:
+        worker, sender = Worker(a=100), Sender(takes_s=10.0)
+        loop, place = asyncio.get_running_loop(), sender.place
+        pump = pump_of(worker, sender)
+        ended: list[asyncio.Task[None]] = []
+
+        async def end() -> None:
+            if stops:
+                await pump.stop()
+            else:
+                worker.tell("a")
+
+        def place_and_end(row: RowRequest) -> Placed:
+            sender.place = place  # type: ignore[method-assign]
+            ended.append(loop.create_task(end()))  # its first step comes before that of the row's task
+            return place(row)
+
+        sender.place = place_and_end  # type: ignore[method-assign]
+        worker.commits = False
+        worker.tell()
+        await asyncio.sleep(1)
+        assert sender.calls == 0
+        assert all(task.done() for task in ended)
+        returned = [result.row.line for report in worker.reports for result in report.results]
+        assert sorted(returned) == list(range(1, PROBE + 1))
+        assert pump.waiting == 0
+
+    run_virtual(story(stops=False))
+    run_virtual(story(stops=True))
+
+
 def test_a_row_that_is_tried_again_has_no_line_until_its_end() -> None:
     """Two attempts: of the first failure nothing is said, of the second and of answers one line each."""
 

@@ -238,6 +238,7 @@ class Pump:
         self._room.move(held, (out.tenant, placed.pool))
         began = self._driver.now() if request.arrived is None else request.arrived
         held.task = asyncio.get_running_loop().create_task(self._run(held, placed, began))
+        held.task.add_done_callback(lambda task: self._run_over(held, task))
 
     async def _run(self, held: Held, placed: PlacedRow, arrived: float) -> None:
         try:
@@ -253,6 +254,11 @@ class Pump:
             while len(self._arrived) > MOST_REMEMBERED:
                 self._arrived.popitem(last=False)
         self._end(held, end)
+
+    def _run_over(self, held: Held, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before its first step has run nothing of ``_run``: its row goes back here."""
+        if task.cancelled():
+            self._end(held, RowReturned(reason=Reason.CANCELLED))
 
     def _seated(self, held: Held) -> None:
         if held.waiting:
