@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,14 +105,16 @@ class Answer:
 
     Attributes:
         asked: when it was asked for, on this process's monotonic clock.
-        seated: when it left the gateway's queue.
+        ended: when its end had come here.
+        waited_s: in the gateway's queue, by the gateway's account.
         pieces: how many pieces of text came; under load vLLM puts two tokens into one.
         tokens: output tokens by the engine's account at the end.
         error: the client's error.
     """
 
     asked: float
-    seated: float
+    ended: float
+    waited_s: float
     pieces: int
     tokens: int = 0
     error: openai.APIError | None = None
@@ -119,8 +122,10 @@ class Answer:
 
 async def ask(client: openai.AsyncOpenAI, *, tokens: int, band: str = "p1", prompt: str = "tide") -> Answer:
     """Ask for a stream of exactly so many tokens."""
-    asked = seated = time.monotonic()
+    asked = time.monotonic()
+    waited_s = 0.0
     pieces = counted = 0
+    failed: openai.APIError | None = None
     try:
         raw = await client.chat.completions.with_raw_response.create(
             model=MODEL,
@@ -131,13 +136,49 @@ async def ask(client: openai.AsyncOpenAI, *, tokens: int, band: str = "p1", prom
             extra_body={"ignore_eos": True},
             extra_headers={"x-tidegate-band": band},
         )
-        seated = asked + int(raw.headers["x-tidegate-queue-ms"]) / 1000
+        waited_s = int(raw.headers["x-tidegate-queue-ms"]) / 1000
         async for chunk in raw.parse():
             pieces += bool(chunk.choices and chunk.choices[0].delta.content)
             counted = chunk.usage.completion_tokens if chunk.usage else counted
     except openai.APIError as error:
-        return Answer(asked, seated, pieces, counted, error)
-    return Answer(asked, seated, pieces, counted)
+        failed = error
+    return Answer(asked, time.monotonic(), waited_s, pieces, counted, failed)
+
+
+@contextlib.asynccontextmanager
+async def kept_open(count: int, ask_one: Callable[[int], Awaitable[Answer]]) -> AsyncIterator[list[Answer]]:
+    """Keep ``count`` requests open: one that ends is followed by the next until the block is left.
+
+    So a test can wait for a state that this many requests lead to, however slowly they come and however fast the
+    engine is. After the block, those still open are waited for.
+
+    Yields:
+        The answers so far; all of them after the block.
+    """
+    answers: list[Answer] = []
+    numbers = itertools.count()
+    going = True
+
+    async def in_turn() -> None:
+        while going:
+            answers.append(await ask_one(next(numbers)))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(in_turn())
+        try:
+            yield answers
+        finally:
+            going = False
+
+
+async def reached(state: Callable[[], bool]) -> None:
+    """Wait for a state that pages show; how long it may take is the test's own limit."""
+    while True:
+        with contextlib.suppress(OSError):
+            if await asyncio.to_thread(state):
+                return
+        await asyncio.sleep(0.02)
 
 
 class Gauge:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from statistics import mean
 
 import pytest
 
 from e2e.client_cases import Target
-from engines.servers import ENGINE_TEST, VLLM_SLOTS, Gauge, ask, behind_gateway
+from engines.servers import ENGINE_TEST, VLLM_SLOTS, Answer, Gauge, ask, behind_gateway, kept_open, reached
 from tidegate.testing.engines import EngineServer
 
 pytestmark = ENGINE_TEST
@@ -65,36 +66,38 @@ async def _plain(client: object, *, tokens: int) -> None:
 async def test_p0_runs_before_the_p2_that_came_earlier(target: Target) -> None:
     seats = SEATS[target.engine.kind]
     async with target.many() as client:
-        lengths = [8 + 4 * (number % 6) for number in range(5 * seats)]  # so that seats come back one by one
-        low = [asyncio.create_task(ask(client, tokens=length, band="p2")) for length in lengths]
-        while not any(task.done() for task in low):  # on a starved machine some end before all have come
-            if await asyncio.to_thread(target.gateway.total, "tidegate_queue_depth", band="p2") >= 4 * seats:
-                break
-        high = await asyncio.gather(*(ask(client, tokens=10, band="p0") for _ in range(4)))
-        came = min(answer.asked for answer in high)
-        overtaken = [answer for answer in await asyncio.gather(*low) if answer.seated > came]
-    assert [answer for answer in high + overtaken if answer.error] == []
-    assert len(overtaken) >= seats
-    p0_waited = mean(answer.seated - came for answer in high)
-    p2_waited = mean(answer.seated - came for answer in overtaken)
-    assert p0_waited < p2_waited / 2
+
+        def batch_row(number: int) -> Awaitable[Answer]:
+            return ask(client, tokens=8 + 4 * (number % 6), band="p2")  # so that seats come back one by one
+
+        async with kept_open(5 * seats, batch_row) as low:
+            await reached(lambda: target.gateway.total("tidegate_queue_depth", band="p2") >= 3 * seats)
+            high = await asyncio.gather(*(ask(client, tokens=10, band="p0") for _ in range(4)))
+    came = min(answer.asked for answer in high)
+    earlier = [answer for answer in low if answer.asked < came < answer.ended]
+    assert [answer for answer in high + low if answer.error] == []
+    assert len(earlier) >= 4 * seats
+    assert mean(answer.waited_s for answer in high) < mean(answer.waited_s for answer in earlier) / 2
 
 
 @pytest.mark.parametrize("kind", ["openai", "vllm"])
 async def test_a_full_kv_cache_of_vllm_costs_time_but_no_answer(slow_vllm: EngineServer, kind: str) -> None:
     """By a gateway that cannot see the cache, and by one that can: five prompts fit, their answers do not."""
     before = slow_vllm.total("vllm:num_preemptions_total")
-    use = Gauge()
+
+    def full() -> bool:
+        preempted = slow_vllm.total("vllm:num_preemptions_total") - before
+        return preempted > 0 or slow_vllm.total("vllm:kv_cache_usage_perc") > 0.9
+
     with behind_gateway(slow_vllm, seats=VLLM_SLOTS, kind=kind) as target:
-        async with target.many() as client, use.watching(lambda: slow_vllm.total("vllm:kv_cache_usage_perc")):
-            prompts = [f"{number} {LONG}" for number in range(5)]  # no common start, so no block is shared
-            low = [asyncio.create_task(ask(client, tokens=80, band="p2", prompt=prompt)) for prompt in prompts]
-            while not any(task.done() for task in low) and await asyncio.to_thread(target.running) < 2:
-                pass
-            high = await ask(client, tokens=60, band="p0")
-            answers = [high, *await asyncio.gather(*low)]
-    assert [answer for answer in answers if answer.error] == []
-    assert [answer.tokens for answer in answers] == [60, *[80] * 5]
-    preempted = slow_vllm.total("vllm:num_preemptions_total") - before
-    if kind == "openai":
-        assert max(use.seen) > 0.9 or preempted, "the cache was never full"
+        async with target.many() as client:
+
+            def batch_row(number: int) -> Awaitable[Answer]:
+                return ask(client, tokens=80, band="p2", prompt=f"{number} {LONG}")  # no common start to share blocks
+
+            async with kept_open(5, batch_row) as low:
+                await reached(full if kind == "openai" else lambda: target.running() >= 2)
+                high = await ask(client, tokens=60, band="p0")
+    assert [answer for answer in [high, *low] if answer.error] == []
+    assert high.tokens == 60
+    assert {answer.tokens for answer in low} == {80}
