@@ -10,7 +10,7 @@ from benchmarks.engine_queue import MIXES, Mix, best_fixed, burst, endless
 from tidegate.core.adaptive import SeatController
 from tidegate.core.policy import P0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=MIXES)

@@ -10,7 +10,7 @@ from benchmarks.kv_plan import ENGINE, LOAD, STARTS, Played, completed, played
 
 from tidegate.core import Outcome, Reason
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 SECONDS = 120.0
 
@@ -44,10 +44,10 @@ def test_the_engine_preempts_at_most_one_in_a_hundred(runs: list[tuple[Played, P
 
 
 def test_the_engine_does_as_much_useful_work(runs: list[tuple[Played, Played]]) -> None:
-    """What ungated fuller memory gains, computing preempted work anew loses; over five loads, from 92 to 109 %."""
+    """What ungated fuller memory gains, computing preempted work anew loses."""
     assert sum(gated.tokens_per_s for _, gated in runs) >= 0.99 * sum(bare.tokens_per_s for bare, _ in runs)
     for bare, gated in runs:
-        assert gated.tokens_per_s >= 0.9 * bare.tokens_per_s
+        assert gated.tokens_per_s >= 0.94 * bare.tokens_per_s
 
 
 def test_only_the_lower_bands_are_shed_and_for_no_other_reason(runs: list[tuple[Played, Played]]) -> None:

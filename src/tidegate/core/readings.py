@@ -1,15 +1,9 @@
 """Two sensors of an engine's memory in one figure: its own page, and what was dispatched since (SPEC §5.2).
 
 A page shows a moment that is past. What was dispatched since the page last moved is added to it, so that a burst
-between two scrapes cannot overfill; so is what waits in the engine, which no gauge counts yet, and what the running
-requests will hold at their peak beyond what they hold now. How much they have yet to write is judged by how far the
-estimates of finished answers were off: an estimate is a median, and the mean of answers with a long tail, which is what
-fills a cache, lies far above it.
-
-The peak: n requests hold W tokens and have G to write, each with an end as likely now as later. Those left after s
-tokens hold (W + n s) e^(-s n / G), at most G e^(W / G - 1), and that only where G > W: else more is given back than
-written. Ends fall by chance, so a multiple of the standard deviation of the sum of what is to come, G / √n, is added:
-many requests together need less room for it than a few.
+between two scrapes cannot overfill; so is what waits in the engine, which no gauge counts yet, and half of what the
+running requests have yet to write. How much that is, is judged by how far the estimates of finished answers were off:
+an estimate is a median, and the mean of answers with a long tail, which is what fills a cache, lies far above it.
 
 A page older than ``stale_after_s``, or one that stands still while requests come and go, is not used: the ledger of
 outstanding estimates goes on alone where the size of the cache is known, and without that nothing is gated; traffic
@@ -23,13 +17,12 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from math import exp, sqrt
 
 from tidegate.core.policy import BackendSpec, Band
 from tidegate.core.signals import Reading
 
 NEVER = float("inf")
-_SPREAD = 3.0  # standard deviations; fewer preempt more, and with more the cache stands empty
+_GROWTH = 0.5  # of the growth to come; while some grow others end
 _GROWTH_MOST = 0.25  # of the cache, so that estimates far too high do not close an empty engine
 _LEAST_GROWTH = 0.15  # of all answers: those longer than their estimate have taken the place of others and go on
 _FORGET = 0.99  # per dispatch, of the largest request; per finished request, of the error of estimates
@@ -49,8 +42,8 @@ class Sensor:
     """
 
     __slots__ = (
-        "_any", "_bands", "_busy_since", "_calm", "_capacity", "_estimated", "_frozen", "_largest", "_moved", "_newer",
-        "_recent", "_since", "_stale_after_s", "_used", "answers", "closed", "reading",
+        "_any", "_bands", "_busy_since", "_calm", "_capacity", "_estimated", "_frozen", "_largest", "_moved", "_recent",
+        "_since", "_stale_after_s", "_used", "answers", "closed", "reading",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, bands: tuple[Band, ...]) -> None:
@@ -59,7 +52,6 @@ class Sensor:
         self._any = False
         self.answers = 0
         self._since = 0  # tokens dispatched that the page does not show
-        self._newer = 0  # how many requests those are
         self._recent: deque[int] = deque(maxlen=_RECENT)  # tokens of each dispatch, the newest first
         self._largest = 0.0
         self._estimated, self._used = _PRIOR, _PRIOR * _FIRST_ERROR
@@ -83,7 +75,6 @@ class Sensor:
     def dispatched(self, tokens: int) -> None:
         """Reserve the estimate of a dispatch."""
         self._since += tokens
-        self._newer += 1
         self._recent.appendleft(tokens)
         self._moved = True
         self._largest = max(self._largest * _FORGET, tokens)
@@ -113,7 +104,7 @@ class Sensor:
         if before is None or _shown(before) != _shown(reading) or not running:
             self._frozen = self._moved = False
             self._busy_since = reading.at
-            unseen = self._newer = _unseen(reading, running)
+            unseen = _unseen(reading, running)
             sizes = sum(islice(self._recent, unseen))
             others = max(0, unseen - len(self._recent))  # dispatched before there was a page
             self._since = min(outstanding, sizes + outstanding * others // max(running, 1))
@@ -142,9 +133,10 @@ class Sensor:
         since = min(self._since, outstanding)
         written = since + (1.0 - reading.kv_free) * capacity
         expected = outstanding + (self.error - 1.0) * self.answers
-        growth = max(_LEAST_GROWTH * self.error * self.answers, expected - written)
-        count = max(1, (reading.running or 0) + self._newer)
-        return reading.kv_free - since / capacity - min(_GROWTH_MOST, _peak(count, written, growth) / capacity)
+        growth = (
+            max(0.15 * self.error * self.answers, expected - written) / capacity
+        )  # what is running has yet to write
+        return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
 
     def gate(self, now: float, outstanding: int) -> bool:
         """Bring ``closed`` up to date, each band with its hysteresis; return whether any is closed."""
@@ -178,12 +170,6 @@ def _unseen(reading: Reading, running: int) -> int:
     """Return how many of the leases held are not in the page's batch."""
     shown = running if reading.running is None else reading.running
     return min(running, max(reading.waiting or 0, running - shown))
-
-
-def _peak(count: int, written: float, growth: float) -> float:
-    """Return the tokens that ``count`` requests hold at their peak beyond the ``written``, with ``growth`` to come."""
-    mean = growth * exp(written / growth - 1.0) - written if growth > written else 0.0
-    return mean + _SPREAD * growth / sqrt(count)
 
 
 def _moves(reading: Reading) -> bool:
