@@ -33,7 +33,7 @@ async def test_changes_under_overload_lose_nobody() -> None:
             answers.setdefault(name, []).append(answer)
 
         async def load() -> list[asyncio.Task[None]]:
-            begun, tasks = loop.time(), []
+            begun, tasks = loop.time(), list[asyncio.Task[None]]()
             while (passed := loop.time() - begun) < SECONDS:
                 while len(tasks) < passed * RATE:
                     tasks.append(asyncio.ensure_future(one(len(tasks))))

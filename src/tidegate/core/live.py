@@ -1,7 +1,7 @@
 """All tickets that wait or run, by id, in a table that never has to grow at one stroke.
 
-A dict grows by copying itself: at 174,763 entries that one insertion takes 5 ms, and nothing else in the scheduler takes
-half of that. So the entries are spread over ``PARTS`` dicts, which grow at different times and a part at a time.
+A dict grows by copying itself: at 174,763 entries that one insertion takes 5 ms, and nothing else in the scheduler
+takes half of that. So the entries are spread over ``PARTS`` dicts, which grow at different times and a part at a time.
 """
 
 from __future__ import annotations
