@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from tidegate.cli import app
 from tidegate.cli._top_view import duration, screen
 from tidegate.control.snapshot import Observer
 from tidegate.testing import run_virtual
@@ -53,6 +55,18 @@ def test_a_low_terminal_keeps_bands_and_backends() -> None:
     tenants = {"tokens": [["shop", 7]], "refused": []}
     assert "tenants" not in drawn(numbers(tenants=tenants), height=24)
     assert "tenants" in drawn(numbers(tenants=tenants), height=60)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = drawn(numbers(), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(any(line.split()[:3] == [band, "0", "0"] for line in lines) for band in ("p0", "p1", "p2"))
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    result = CliRunner().invoke(app, ["top", "--url", "ftp://x"])
+    assert (result.exit_code, result.output.startswith("--url: expected")) == (2, True)
 
 
 def test_batches_and_faults_are_shown() -> None:
