@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from properties.test_machine import BACKENDS, TENANTS, Machine
-from tidegate.core import Outcome
+from tidegate.core import Outcome, Stoppable
 
 
 class Walk:
@@ -29,6 +29,9 @@ class Walk:
             self.lend: 1,
             self.stop_lending: 1,
             self.policy: 0.3,
+            self.begin: 2,
+            self.stop: 2,
+            self.decline: 0.3,
         }
 
     def go(self, steps: int) -> str:
@@ -46,6 +49,18 @@ class Walk:
     def _pick(self) -> int:
         return self.rng.randrange(10**6)
 
+    def begin(self) -> None:
+        if self.machine.leases:
+            self.machine.begin(pick=self._pick())
+
+    def stop(self) -> None:
+        if self.machine.asked:
+            self.machine.stop(pick=self._pick())
+
+    def decline(self) -> None:
+        if self.machine.leases:
+            self.machine.decline(pick=self._pick())
+
     def submit(self) -> None:
         rng = self.rng
         self.machine.submit(
@@ -56,6 +71,7 @@ class Walk:
             tokens=rng.randrange(900),
             ttl=rng.choice([None, None, 0.5]),
             depends=[rng.randrange(31) for _ in range(rng.randrange(3))],
+            stoppable=rng.choice(list(Stoppable)),
         )
 
     def release(self) -> None:
