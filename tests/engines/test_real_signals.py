@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from e2e.raw import until
 from engines.servers import ENGINE_TEST, VLLM_BLOCK, VLLM_BLOCKS, ask, behind_gateway
 from tidegate.backends import SIGNALS
@@ -44,6 +46,7 @@ async def test_vllm_shows_everything_that_the_table_names(slow_vllm: EngineServe
     assert (after.generated or 0) - (before.generated or 0) == 800
 
 
+@pytest.mark.timeout(60, func_only=True)
 async def test_llamacpp_shows_its_requests_and_slots_but_no_cache(slow_llama: EngineServer) -> None:
     shown = reading(slow_llama)
     assert (shown.running, shown.waiting, shown.kv_free, shown.kv_tokens) == (0, 0, None, None)
