@@ -67,3 +67,12 @@ async def test_a_file_goes_in_and_its_answers_come_out(tmp_path: Path) -> None:
 async def test_a_gateway_that_is_not_there_is_named() -> None:
     status, _, errors = await run("list", "--url", "http://127.0.0.1:9")
     assert (status, "127.0.0.1:9" in errors) == (1, True)
+
+
+async def test_a_file_that_is_refused_before_its_end_says_why(tmp_path: Path) -> None:
+    """The gateway answers and reads no more: what the command was still sending is no reason to say less."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(rows(1) + b" " * 64_000_000)
+    async with gateway(config(tmp_path, "http://127.0.0.1:9", jobs=", max_file: 1MB")) as process:
+        status, _, errors = await run("submit", str(source), "--url", process.url)
+    assert (status, "1000000 bytes (jobs.max_file)" in errors) == (1, True), errors

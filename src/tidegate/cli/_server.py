@@ -8,7 +8,7 @@ import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ class Server:
         except ExpectedError as error:
             end(f"--url: {error}", INVALID)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, _Http, _Https)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask for JSON."""
@@ -91,6 +91,30 @@ class Form:
             while piece := source.read(PIECE):
                 yield piece
         yield self._tail
+
+
+class _Hears(HTTPConnection):
+    """Hears an answer that comes before all is sent: who refuses an upload does not read it to its end."""
+
+    def send(self, data: Any) -> None:
+        try:
+            super().send(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # if there is no answer either, reading it says so
+
+
+class _HearsTls(_Hears, HTTPSConnection):
+    """The same by TLS."""
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_Hears, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_HearsTls, req)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
