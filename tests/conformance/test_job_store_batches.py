@@ -52,12 +52,15 @@ def test_a_batch_is_kept_as_it_was_created(store: JobStore) -> None:
     assert store.list_batches(tenant=None) == [batch]
 
 
-def test_nobody_sees_or_stops_a_batch_that_is_not_theirs(store: JobStore) -> None:
+@pytest.mark.parametrize("batch_id", ["batch-1", "no-such-batch", "\x00", "\ud800"])
+def test_nobody_sees_or_stops_a_batch_that_is_not_theirs(store: JobStore, batch_id: str) -> None:
     batch = created(store)
     with pytest.raises(NotFound):
-        store.get_batch("batch-1", tenant="other")
+        store.get_batch(batch_id, tenant="other")
     with pytest.raises(NotFound):
-        store.cancel_batch("batch-1", tenant="other", now_utc=NOW)
+        store.cancel_batch(batch_id, tenant="other", now_utc=NOW)
+    with pytest.raises(NotFound):
+        store.list_batches(tenant="other", after=batch_id)
     with pytest.raises(NotFound):
         store.create_batch(a_batch("batch-2", tenant="other", file_id="input-of-batch-1"))
     assert store.list_batches(tenant="other") == []

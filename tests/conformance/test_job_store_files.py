@@ -36,7 +36,7 @@ def test_text_that_no_database_holds_is_replaced_in_names(store: JobStore) -> No
     assert store.get_file("file-in", tenant=None).name == "a\ufffdb?'; DROP TABLE files; --"
 
 
-@pytest.mark.parametrize("file_id", ["file-in", "no-such-file", "' OR 1=1 --"])
+@pytest.mark.parametrize("file_id", ["file-in", "no-such-file", "' OR 1=1 --", "\x00", "\ud800"])
 def test_nobody_reads_or_deletes_what_is_not_theirs(store: JobStore, file_id: str) -> None:
     store.add_file(a_file())
     with pytest.raises(NotFound):
@@ -46,6 +46,7 @@ def test_nobody_reads_or_deletes_what_is_not_theirs(store: JobStore, file_id: st
     with pytest.raises(NotFound):
         store.list_files(tenant="other", after=file_id)
     assert store.list_files(tenant="other") == []
+    assert store.list_files(tenant="acme", purpose=file_id) == []
     assert store.get_file("file-in", tenant="acme") == a_file()
 
 

@@ -48,7 +48,7 @@ def new_token() -> int:
 
 
 def clean(text: str | None) -> str | None:
-    """Text for display that every database can hold: UTF-8 without NUL."""
+    """Text that every database can hold, to be shown or looked for: UTF-8 without NUL."""
     if text is None:
         return None
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
@@ -101,7 +101,7 @@ def find_batch(database: Database, batch_id: str, *, columns: str, tenant: str |
     Raises:
         NotFound: no such batch, or it is another tenant's.
     """
-    found = database.execute(f"SELECT tenant, {columns} FROM batches WHERE id = ?{lock}", (batch_id,))
+    found = database.execute(f"SELECT tenant, {columns} FROM batches WHERE id = ?{lock}", (clean(batch_id),))
     if not found or tenant not in (None, found[0][0]):
         raise NotFound(f"there is no batch {batch_id!r}")
     return found[0][1:]
@@ -133,7 +133,7 @@ def after_number(database: Database, table: str, identity: str | None, tenant: s
     """
     if identity is None:
         return None
-    found = database.execute(f"SELECT no, tenant FROM {table} WHERE id = ?", (identity,))
+    found = database.execute(f"SELECT no, tenant FROM {table} WHERE id = ?", (clean(identity),))
     if not found or tenant not in (None, found[0][1]):
         raise NotFound(f"after: there is no {identity!r}")
     return int(found[0][0])

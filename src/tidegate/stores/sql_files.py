@@ -40,7 +40,7 @@ class SqlFiles(SqlPart):
             self._db,
             "files",
             _COLUMNS,
-            wanted={"tenant": tenant, "purpose": purpose},
+            wanted={"tenant": tenant, "purpose": clean(purpose)},
             after=after_number(self._db, "files", after, tenant),
             limit=limit,
             newest_first=order is Order.NEWEST_FIRST,
@@ -70,7 +70,7 @@ class SqlFiles(SqlPart):
 
 def find_file(database: Database, file_id: str, *, tenant: str | None, lock: str = "") -> Record:
     """The columns of one file. Raises ``NotFound``."""
-    found = database.execute(f"SELECT {_COLUMNS} FROM files WHERE id = ?{lock}", (file_id,))
+    found = database.execute(f"SELECT {_COLUMNS} FROM files WHERE id = ?{lock}", (clean(file_id),))
     if not found or tenant not in (None, found[0][1]):
         raise NotFound(f"there is no file {file_id!r}")
     return found[0]
