@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import select
 import sqlite3
 import stat
@@ -157,6 +158,22 @@ def test_a_full_store_refuses_and_loses_nothing(tmp_path: Path) -> None:
     _, records = ended(big)
     assert [len(record.answer.body) for record in records] == [len(verdict.answer.body) for verdict in verdicts]
     big.close()
+
+
+def test_a_limit_of_the_system_on_the_file_is_a_full_store(tmp_path: Path) -> None:
+    """A quota looks the same: the system refuses the write, and not for want of room on the disk."""
+    store = open_job_store(f"sqlite:///{tmp_path / 'jobs.db'}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+    try:
+        with pytest.raises(Full):
+            for number in range(1000):
+                store.add_file(dataclasses.replace(a_file(f"file-{number}"), name="x" * 10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    store.add_file(a_file("file-after"))
+    assert store.get_file("file-0", tenant=None).id == "file-0"
+    store.close()
 
 
 def test_space_is_given_back_and_counted(tmp_path: Path) -> None:

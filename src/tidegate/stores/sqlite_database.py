@@ -19,6 +19,8 @@ _OLDEST: Final = (3, 35, 0)  # RETURNING
 _CACHE_KIB: Final = 32 * 1024
 _WAL_KEEP_BYTES: Final = 64 * 2**20
 _VACUUM_PAGES: Final = 2000
+_REFUSED: Final = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""A write that failed, other than for want of room: SQLite does not tell quotas and limits of files from faults."""
 _PRIMARY: Final = 0xFF  # the low byte of an extended result code is the primary one
 
 
@@ -172,9 +174,12 @@ class SqliteDatabase:
         except sqlite3.IntegrityError as error:
             raise Conflict(f"{place}: {error}") from error
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+            extended = getattr(error, "sqlite_errorcode", 0)
+            code = extended & _PRIMARY
             if code == sqlite3.SQLITE_FULL:
                 raise Full(f"{place}: no room left on the disk, or the store's size limit is reached") from error
+            if extended in _REFUSED:
+                raise Full(f"{place}: it may not grow (a quota, a limit), or the disk fails") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise Unavailable(f"{place}: another process is writing to it and does not end") from error
             kind = StoreError if code == sqlite3.SQLITE_ERROR else Unavailable  # such statements never succeed
