@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
 from e2e.jobs_stage import calls, client_of, config, engine, prompt_of, reach, records, rows, submit
@@ -55,6 +56,11 @@ async def test_the_database_is_killed_and_started_again(tmp_path: Path, postgres
                 before = calls(upstream).total()
                 await until(lambda: calls(upstream).total() > before + 20, within_s=10)  # noqa: B023
                 await asyncio.to_thread(postgres.kill)
+                with pytest.raises(openai.APIStatusError) as refused:
+                    await client.batches.retrieve(batch.id)
+                assert (refused.value.status_code, refused.value.code) == (503, "store_unavailable")
+                assert "PGSQL" not in refused.value.message, "a client hears nothing of where the store is"
+                assert "PGSQL" in process.log.read_text()
                 await asyncio.sleep(0.3)
                 await asyncio.to_thread(postgres.start)
             await asyncio.sleep(1)

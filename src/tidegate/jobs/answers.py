@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
+import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,6 +19,7 @@ from tidegate.jobs.wishes import WishError, error_document
 from tidegate.stores import Conflict, Full, NotFound, StoreError
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+log = structlog.get_logger("tidegate.jobs")
 Answering = Callable[[Request], Awaitable[Response]]
 
 
@@ -78,7 +80,10 @@ def _full() -> Response:
     return answer(document, 507, {"x-should-retry": "false"})
 
 
-def _unavailable(message: str) -> Response:
+def _unavailable(why: str) -> Response:
+    """Answer that the store cannot do it now. Why is for the operator: it may name a host or a path."""
+    log.warning("jobs.store", error=why)
+    message = "The gateway's store for batches cannot do this now. What was accepted is kept."
     document = error_document(message, code="store_unavailable", param=None, kind="server_error")
     return answer(document, 503, {"retry-after": "5"})
 
