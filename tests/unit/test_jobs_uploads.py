@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.jobs import owners
-from tidegate.jobs.folder import Folder, is_file_id, new_file_id
+from tidegate.jobs.folder import PART, Folder, is_file_id, new_file_id
 from tidegate.jobs.messages import Ask, Unframer, frame
 from tidegate.jobs.multipart import MultipartError, MultipartReader, Part, boundary_of
 from tidegate.jobs.uploads import UploadError, receive
@@ -108,6 +109,24 @@ def test_an_upload_counts_once_it_is_kept(tmp_path: Path) -> None:
     folder.drop(file_id)
     folder.drop(file_id)
     assert list(folder.old(2e10)) == []
+
+
+def test_a_file_is_on_the_disk_before_its_name_counts_and_then_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path / "files")
+    file_id, _ = taken(folder, form(b"abc\n"))
+    final, synchronised = folder.place(file_id), list[tuple[str, bool]]()
+
+    def fsync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        places = (final.with_name(file_id + PART), final, folder.path)
+        what = next(path.name for path in places if path.exists() and path.stat().st_ino == inode)
+        synchronised.append((what, final.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder.keep(file_id)
+    assert synchronised == [(file_id + PART, False), (folder.path.name, True)]
 
 
 def test_an_upload_that_is_not_right_is_refused(tmp_path: Path) -> None:
