@@ -505,3 +505,20 @@ def test_a_failed_release_of_a_floor_is_no_stop() -> None:
     stage = Stage(seats=1)
     stage.began(0.5, "v0")
     assert starts(stage.done(1.0, "v0", outcome=Outcome.FAILED)) == []
+
+
+def test_who_is_held_by_more_than_the_want_of_a_seat_is_not_looked_at_again_by_time() -> None:
+    stage = Stage(seats=2, fill=False, bands=bands(p1={"may_preempt": True, "target_wait_s": 0.05}, floor=Fraction(0)))
+    stage.policy = replace(
+        stage.policy,
+        bands=(replace(stage.policy.bands[0], reserve=1), *stage.policy.bands[1:]),
+        overtake_cap=Fraction(0),
+    )
+    stage.core = Scheduler(stage.policy)
+    stage.submit(0.0, "first", 1)
+    stage.submit(0.0, "held", 1)  # one seat is free, and reserved for p0
+    assert stage.core.next_wakeup() == HALF_S
+    assert stage.core.tick(HALF_S) == []
+    wake = stage.core.next_wakeup()
+    assert wake is not None
+    assert wake > 100  # its expiry

@@ -48,7 +48,7 @@ class Press:
     """
 
     __slots__ = (
-        "_bands", "_credit", "_earn", "_most_stops", "_pace_s", "_seen", "_unit", "at", "stopping", "urgent", "victims",
+        "_bands", "_credit", "_earn", "_held", "_most_stops", "_pace_s", "_seen", "_unit", "at", "stopping", "urgent", "victims",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +57,7 @@ class Press:
         self.victims: dict[int, Victim] = {}
         self.stopping: dict[int, int] = {}
         self._credit = self._seen = 0
+        self._held = False  # somebody presses whom more than the want of a seat keeps waiting
         self._earn, self._unit = 0, 1
         self._pace_s = _PACE_S
         self._bands: tuple[Band, ...] = ()
@@ -147,7 +148,7 @@ class Press:
     def look(self, state: State, pool: Pool, actions: list[Action]) -> None:
         """Stop whom it takes, if it is time, and say when the next look is due."""
         now = state.now
-        if now >= self.at:
+        if now >= self.at or self._held:
             self.at = min((urgency.sort(now) for urgency in self.urgent), default=NEVER)
             if any(urgency.overdue for urgency in self.urgent) and self._stop(state, pool, actions):
                 self.at = min(self.at, now + AGAIN_S)
@@ -160,10 +161,10 @@ class Press:
             look(seating, state.now)
         coming, allowed, seen = len(self.stopping), self.allowed(pool), 0
         rate = pool.drain.rate(seating.taken)
-        pressed = False
+        pressed = self._held = False
         for urgency in self.urgent:
-            if hold(seating, urgency.band) is not NO_SEAT:
-                pressed = pressed or bool(urgency.overdue)
+            if hold(seating, urgency.band) is not NO_SEAT:  # time changes nothing of that; what does leads to a look
+                self._held = self._held or bool(urgency.overdue)
                 continue
             for entry in urgency.pressing(coming + allowed + 1 - seen):
                 seen += 1
