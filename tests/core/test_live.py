@@ -28,7 +28,7 @@ def test_what_is_put_in_is_found_until_it_is_taken_out() -> None:
 
 def test_no_part_grows_to_hold_most_of_them() -> None:
     live = Live()
-    for number in range(16_000):
+    for number in range(4_000):
         live[f"r{number}"] = entry_of("")
     largest = max(len(part) for part in live._parts)
-    assert largest < 2 * 16_000 / PARTS
+    assert largest < 2 * 4_000 / PARTS

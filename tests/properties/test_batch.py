@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ RUNNERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99), st.integers(
 WAITERS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()), max_size=6)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(ANY_RULES, WAITERS, RUNNERS, st.integers(0, 3), st.integers(0, 12), st.integers(20, 60))
 def test_each_stop_is_needed_and_enough(

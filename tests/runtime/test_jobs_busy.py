@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from runtime.stories import stage
 from tidegate.core import (
     BackendSpec,
@@ -131,6 +133,7 @@ class Nobody:
         raise AssertionError(action)
 
 
+@pytest.mark.slow
 def test_a_minute_of_429_kills_no_row_and_tries_each_a_few_times(tmp_path: Path) -> None:
     async def story() -> None:
         store = open_job_store(f"sqlite:///{tmp_path}/jobs.db")

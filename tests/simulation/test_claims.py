@@ -107,6 +107,7 @@ def test_old_backlog_overtakes_within_the_cap(old_backlog: Log) -> None:
     assert overtake_excess(old_backlog, Fraction(15, 100)) <= 1
 
 
+@pytest.mark.slow
 def test_without_cap_and_floors_the_old_backlog_starves_p0() -> None:
     """What the cap is for: under the bare formula every old P2 passes."""
     bare = policy(SEATS, overtake_cap=Fraction(1))

@@ -48,6 +48,7 @@ def play(server: Server, requests: Iterator[Request], *, seats: int) -> tuple[Co
     return outcomes, memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fixed", "engine"])
 def test_memory_does_not_grow_with_the_requests(kind: str) -> None:
     server: Server = FixedServer(0.25) if kind == "fixed" else EngineServer(EngineModel())

@@ -176,6 +176,7 @@ def patient(policy: Policy, seats: int) -> Policy:
     return replace(policy, bands=bands, pools=(PoolSpec("m", (BackendSpec("b", seats),)),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", preset_names())
 def test_the_presets_come_close_to_their_bounds(preset: str) -> None:
     """The bound is at most 1.5 times what an adversary reached, so it cannot be made true by being loose."""

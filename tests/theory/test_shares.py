@@ -57,7 +57,9 @@ def p0_alone(load: float, seats: int, seconds: float, seed: int = 1) -> list[Arr
     return rows
 
 
-@pytest.mark.parametrize("discipline", list(Discipline))
+@pytest.mark.parametrize(
+    "discipline", [Discipline.AGING, Discipline.WEIGHTED, pytest.param(Discipline.STRICT, marks=pytest.mark.slow)]
+)
 def test_floors_are_met_in_every_window_of_100(discipline: Discipline) -> None:
     log = play(three(discipline), p0_alone(3.0, 4, 1000.0), until=1000.0)
     assert len(log.served) > 3000

@@ -146,6 +146,7 @@ def test_a_wrong_switch_changes_nothing(body: object, param: str | None, message
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_the_audit_list_keeps_the_newest_and_the_file_all(tmp_path: Path) -> None:
     async def story() -> None:
         file = tmp_path / "audit.jsonl"

@@ -127,6 +127,7 @@ def test_wrong_tokens_from_one_address_are_slowed_down_there_and_nowhere_else() 
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_the_list_of_failing_addresses_is_bounded() -> None:
     door = Doorkeeper(lambda: parse_settings(WITH).control.operators, lambda: 0.0, local=True)
     with capture_logs():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidegate.core import (
     BackendSpec,
     Outcome,
@@ -31,6 +33,7 @@ class Waiter:
     def refused(self, action: object) -> None: ...
 
 
+@pytest.mark.slow
 def test_ten_thousand_tenants_leave_the_exposition_small() -> None:
     import asyncio
 

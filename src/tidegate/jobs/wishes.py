@@ -41,6 +41,7 @@ class _Body(msgspec.Struct):
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
+    output_expires_after: msgspec.Raw | None = None
 
 
 def read_batch(raw: bytes) -> BatchWish:
@@ -55,6 +56,9 @@ def read_batch(raw: bytes) -> BatchWish:
         raise WishError(f"expected a JSON object with input_file_id, endpoint and completion_window: {error}") from None
     if body.endpoint not in ENDPOINTS:
         raise WishError(f"endpoint: expected one of {', '.join(ENDPOINTS)}, got {body.endpoint[:80]!r}", "endpoint")
+    if body.output_expires_after is not None:
+        kept = "outputs are kept as long as jobs.keep says"
+        raise WishError(f"output_expires_after: not in this version; {kept}", "output_expires_after")
     window_s = _window(body.completion_window)
     metadata = body.metadata or {}
     if len(metadata) > MOST_METADATA or any(len(k) > MOST_KEY or len(v) > MOST_VALUE for k, v in metadata.items()):
