@@ -41,7 +41,7 @@ class _Body(msgspec.Struct):
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
-    output_expires_after: msgspec.Raw | None = None
+    output_expires_after: Any = None
 
 
 def read_batch(raw: bytes) -> BatchWish:
