@@ -38,7 +38,7 @@ test: $(DEV_STAMP) ## Quick tests: no services, under 30 s
 
 test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
 	$(MAKE) check-core-coverage
-	$(BIN)/python -m pytest -n 2 -m "(slow or services) and not bench"
+	$(BIN)/python -m pytest -n 3 -m "(slow or services) and not bench"
 	$(BIN)/python -m pytest -m "bench"
 
 COMPILED := build/compiled

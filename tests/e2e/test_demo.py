@@ -93,7 +93,7 @@ def test_p0_keeps_its_target_in_a_short_overload() -> None:
 def test_a_killed_demo_takes_its_children_with_it(demo: subprocess.Popen[str]) -> None:
     pids = wait_for_children(demo)
     demo.kill()
-    demo.wait(10)
+    demo.wait(40)
     for _ in range(200):
         if not alive(pids):
             break
@@ -105,7 +105,7 @@ def test_a_killed_demo_takes_its_children_with_it(demo: subprocess.Popen[str]) -
 def test_a_signal_stops_the_children_too(demo: subprocess.Popen[str], sent: signal.Signals) -> None:
     pids = wait_for_children(demo)
     demo.send_signal(sent)
-    assert demo.wait(10) == 130
+    assert demo.wait(40) == 130
     assert alive(pids) == set()
     assert children(os.getpid()) == set() or demo.poll() is not None
 
@@ -136,7 +136,7 @@ def test_stay_keeps_it_running_and_says_where(demo: subprocess.Popen[str]) -> No
     answer.read()
     connection.close()
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(10) == 130
+    assert demo.wait(40) == 130
     assert alive(pids) == set()
 
 

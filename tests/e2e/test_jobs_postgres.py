@@ -60,7 +60,7 @@ async def test_the_database_is_killed_and_started_again(tmp_path: Path, postgres
                     await client.batches.retrieve(batch.id)
                 assert (refused.value.status_code, refused.value.code) == (503, "store_unavailable")
                 assert "PGSQL" not in refused.value.message, "a client hears nothing of where the store is"
-                assert "PGSQL" in process.log.read_text()
+                await until(lambda: "PGSQL" in process.log.read_text(), within_s=10)
                 await asyncio.sleep(0.3)
                 await asyncio.to_thread(postgres.start)
             await asyncio.sleep(1)

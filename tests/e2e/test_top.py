@@ -20,7 +20,7 @@ from e2e.test_control import admin, config
 from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]
 
 
 async def hang(visit: Visit) -> None:
@@ -102,7 +102,7 @@ class Terminal:
 
     async def end(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        status = await asyncio.to_thread(self.process.wait, 5)
+        status = await asyncio.to_thread(self.process.wait, 30)
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
         return status
