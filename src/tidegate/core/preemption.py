@@ -48,7 +48,8 @@ class Press:
     """
 
     __slots__ = (
-        "_bands", "_credit", "_earn", "_held", "_most_stops", "_pace_s", "_seen", "_unit", "at", "stopping", "urgent", "victims",
+        "_bands", "_credit", "_earn", "_held", "_most_stops", "_pace_s", "_seen", "_unit", "at", "stopping", "urgent",
+        "victims",
     )  # fmt: skip
 
     def __init__(self) -> None:
