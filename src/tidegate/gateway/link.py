@@ -142,6 +142,8 @@ class OldClientSender:
         cycle, joiner = self._cycle, self._joiner
         if message["type"] == "http.response.start" and cycle.scope["method"] != "HEAD":
             joiner.unchunked = all(name != b"content-length" for name, _ in message["headers"])
+            if joiner.unchunked:
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await self._uvicorn(message)
             if joiner.unchunked:
                 cycle.chunked_encoding = False
