@@ -22,9 +22,8 @@ import httptools
 
 from tidegate.backends.engines import Reuse
 from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedOut, Unavailable
+from tidegate.backends.framing import framed, has_length, head_size, start_of_only_chunk
 from tidegate.backends.response import Response
-
-_ZERO = ord("0")
 
 LEAVE_S = 0.5
 """How long an engine may take to close a connection whose request was ended from here."""
@@ -210,7 +209,7 @@ class Connection(asyncio.Protocol):
             return
         response.last_byte_at = self._loop.time()
         if self._between and (sink := response.sink) is not None:
-            start = _start_of_only_chunk(data)
+            start = start_of_only_chunk(data)
             if start and sink(data[start:-2], data):
                 return
         self._dry += len(data)
@@ -271,7 +270,7 @@ class Connection(asyncio.Protocol):
         assert response is not None
         status = self._parser.get_status_code()
         headers = self._headers
-        if self._dry > self._limits.max_head and _size(headers) > self._limits.max_head:
+        if self._dry > self._limits.max_head and head_size(headers) > self._limits.max_head:
             raise _Refused(f"a response head over {self._limits.max_head} bytes")
         if status < 200:
             if status < 100 or status == 101:
@@ -281,8 +280,8 @@ class Connection(asyncio.Protocol):
             return
         keep = self._parser.should_keep_alive()
         # The parser says no to keep-alive wherever the end of the connection ends the body, so look only then.
-        self._until_close = not keep and not _framed(headers)
-        self._keep = keep and (self._limits.reuse is Reuse.ALWAYS or _has_length(headers))
+        self._until_close = not keep and not framed(headers)
+        self._keep = keep and (self._limits.reuse is Reuse.ALWAYS or has_length(headers))
         response.begin(status, headers)
         if self._head_request:
             self._complete = True  # whatever length the head announces: no body follows
@@ -384,40 +383,6 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(min(left, shortest_s), self._check_time)
         else:
             self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
-
-
-def _start_of_only_chunk(data: bytes) -> int:
-    """Say where the content begins if ``data`` is exactly one chunk in the plainest form; else 0.
-
-    Plainest: a size without leading zeros and extensions, at most six digits. The last chunk, of size 0, is none.
-    """
-    end = data.find(b"\r\n", 1, 8)
-    if end < 0 or data[0] == _ZERO or not data.endswith(b"\r\n"):
-        return 0
-    digits = data[:end]
-    if not digits.isalnum():  # int() would take signs, spaces and underscores, and 0x, which begins with a zero
-        return 0
-    try:
-        size = int(digits, 16)
-    except ValueError:
-        return 0
-    return end + 2 if end + size + 4 == len(data) else 0
-
-
-def _size(headers: list[tuple[bytes, bytes]]) -> int:
-    return sum(len(name) + len(value) + 4 for name, value in headers)
-
-
-def _has_length(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"content-length" for name, _ in headers)
-
-
-def _framed(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether the body ends by length or by chunks (the parser has refused both together)."""
-    codings = [value for name, value in headers if name == b"transfer-encoding"]
-    if codings:
-        return codings[-1].rpartition(b",")[2].strip().lower() == b"chunked"
-    return _has_length(headers)
 
 
 def _probe_when_silent(sock: socket.socket | None) -> None:

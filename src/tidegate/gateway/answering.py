@@ -12,7 +12,7 @@ from tidegate.gateway.exchange import Exchange
 from tidegate.gateway.link import Link
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.refusing import Refuser
-from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, whole_headers
+from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, send_head, whole_headers
 from tidegate.gateway.resuming import BROKEN, PREEMPTED, Client, Resuming, run_leg
 from tidegate.gateway.tries import Cut, Tries
 from tidegate.gateway.watch import BytesWatch, StreamWatch, with_tier
@@ -200,14 +200,6 @@ class Answering:
             await send({"type": "http.response.body", "body": event})
         else:
             await self._refuser.failed(call, send, reason, detail, asked)
-
-
-async def send_head(call: Call, response: Response, send: Send) -> None:
-    """Send the head of a stream."""
-    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
-    headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
-    call.status = response.status
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
 
 
 def _client(send: Send, link: Link) -> Client:

@@ -48,6 +48,14 @@ def is_plain(response: Response) -> bool:
     return response.status != 200 or kind == b"application/json"
 
 
+async def send_head(call: Call, response: Response, send: Send) -> None:
+    """Send the head of a stream."""
+    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
+    headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
+    call.status = response.status
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+
+
 async def relay_stream(
     call: Call, response: Response, send: Send, *, client: Link, clock: Clock, first: bytes, watch: StreamWatch
 ) -> Relayed:
@@ -65,11 +73,8 @@ async def relay_stream(
         first: what has been read of the body; empty: the stream has none.
         watch: has seen ``first``.
     """
-    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
-    headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
     if not call.started:
-        call.status = response.status
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send_head(call, response, send)
     data: bytes | None = first
     to_client, look = client.pass_on, watch.piece
 

@@ -12,6 +12,11 @@ from tidegate.simulation.report import GroupReport, Report
 from tidegate.simulation.run import Result
 
 _SHOWN_SOURCES = 12
+_GROUP = (
+    *("sent", "answered", "refused", "wait\np50/p99", "longest\nwait", "TTFT\np50/p99"),
+    *("in\nSLO", "share", "good\ntok/s"),
+)
+"""Heads of ``_cells``."""
 
 
 def show_result(console: Console, result: Result) -> None:
@@ -46,18 +51,7 @@ def _table(title: str, lead: tuple[str, ...], heads: tuple[str, ...]) -> Table:
 
 
 def _bands(result: Result) -> Table:
-    heads = (
-        "sent",
-        "answered",
-        "refused",
-        "wait\np50/p99",
-        "longest\nwait",
-        "TTFT\np50/p99",
-        "in\nSLO",
-        "share",
-        "good\ntok/s",
-    )
-    table = _table("Bands", ("band", "run"), heads)
+    table = _table("Bands", ("band", "run"), _GROUP)
     for index, name in enumerate(result.scenario.bands):
         if not any(report.bands[index].sent for report in result.runs.values()):
             continue
@@ -69,19 +63,8 @@ def _bands(result: Result) -> Table:
 
 
 def _sources(result: Result) -> Table:
-    heads = (
-        "sent",
-        "answered",
-        "refused",
-        "wait\np50/p99",
-        "longest\nwait",
-        "TTFT\np50/p99",
-        "in\nSLO",
-        "share",
-        "good\ntok/s",
-    )
     report = next(iter(result.runs.values()))
-    table = _table(f"Sources, {report.name}", ("source",), heads)
+    table = _table(f"Sources, {report.name}", ("source",), _GROUP)
     for group in report.sources:
         table.add_row(group.name, *_cells(group))
     return table
