@@ -21,8 +21,8 @@ MIB = 1024 * 1024
 
 def config(upstream: Upstream, settings: str) -> str:
     return (
-        f'models: [{{name: raw, backends: [{{name: b0, url: "{upstream.url}", engine: vllm, seats: {READERS + 1}}}]}}]\n'
-        f"{settings}\n"
+        f'models: [{{name: raw, backends: [{{name: b0, url: "{upstream.url}", engine: vllm, '
+        f"seats: {READERS + 1}}}]}}]\n{settings}\n"
     )
 
 

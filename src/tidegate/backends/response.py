@@ -78,6 +78,8 @@ class Response:
     def try_read(self) -> bytes | None:
         """Give what has arrived, joined; ``b""`` at the clean end; None when there is nothing yet.
 
+        A reader that has let much pile up must come back for more before more is read from the engine.
+
         Raises:
             BackendError: the response ended without reaching its end.
         """
@@ -88,9 +90,9 @@ class Response:
             else:
                 data = b"".join(pieces)
                 pieces.clear()
-            if self._connection is not None:
-                self._connection.drained()
             return data
+        if self._connection is not None:  # only now, so that a slow reader has no second lot of bytes waiting here
+            self._connection.drained()
         if self._ended:
             return b""
         if self._error is not None:
