@@ -166,7 +166,8 @@ class Charge(Struct, frozen=True, array_like=True):
     """The estimate of finished work was wrong by so much.
 
     Attributes:
-        number: grows by charge within an epoch; a number is counted once, so charges may be sent again.
+        number: grows by charge for as long as the replica lives, over epochs too; a number is counted once, so
+            charges may be sent again.
         band: the band whose turn it was.
         tenant: who pays.
         tokens: actual use less the estimate.
