@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from tidegate.core import BackendSpec, Discipline, Policy, PoolSpec, Release, Scheduler, Ticket
-from tidegate.core.forecast import INFINITE, Arrivals, Drain, expected_wait, guaranteed_part
+from tidegate.core.forecast import INFINITE, Arrivals, Drain, expected_wait, guaranteed_part, sure_s
 from tidegate.core.pools import Pool
 
 POLICY = Policy(
@@ -39,6 +39,13 @@ def test_drain_is_seats_over_mean_seat_time() -> None:
     for _ in range(500):
         drain.note(4.0)
     assert drain.rate(4) == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("place", "decile"), [(1, 2.3026), (2, 3.8897), (5, 7.9936), (20, 25.9025)])
+def test_nine_times_in_ten_so_many_seats_come_free(place: int, decile: float) -> None:
+    """The ninth decile of an Erlang distribution, from a table of chi-squared with twice as many degrees."""
+    assert sure_s(place, 1.0) == pytest.approx(decile, rel=0.01)
+    assert sure_s(place, 4.0) == sure_s(place, 1.0) / 4.0
 
 
 def test_arrivals_are_counted_without_a_timer() -> None:

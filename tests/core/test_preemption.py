@@ -230,6 +230,34 @@ def test_a_ticket_is_stopped_only_so_often() -> None:
             assert starts(stage.done(10.0 * number + 4, f"p{number}")) == ["v0"]
 
 
+@pytest.mark.parametrize(("held_s", "stopped"), [(0.02, False), (0.08, True), (1.0, True)])
+def test_nobody_is_stopped_when_nine_times_in_ten_a_seat_comes_free_within_the_other_half(
+    held_s: float, stopped: bool
+) -> None:
+    """Four seats of 80 ms: the next one is expected after 20 ms, but one time in ten takes more than 46."""
+    stage = Stage(seats=4)
+    for number in range(4):
+        stage.done(held_s, f"v{number}")
+        stage.submit(held_s, f"w{number}", 2)
+    stage.submit(2.0, "p0", 0)
+    assert bool(stops(stage.tick(2.0 + HALF_S))) is stopped
+
+
+def test_work_that_was_stopped_is_not_taken_for_a_short_answer() -> None:
+    """Its seat was held before it was stopped too: of two answers that took 80 ms in all, one seat is free each 40."""
+    stage = Stage(seats=1)
+    stage.submit(0.0, "p0", 0)
+    assert stops(stage.tick(HALF_S)) == [("v0", 0)]
+    stage.back(HALF_S, "v0")
+    drain = stage.core._state.pools["m"].drain
+    assert (drain.count, drain.total_s) == (0, HALF_S)
+    assert starts(stage.done(0.05, "p0")) == ["v0"]
+    stage.done(0.08, "v0")
+    assert drain.count == 2
+    assert drain.mean_s == pytest.approx(0.04)
+    assert drain.rate(1) == pytest.approx(25.0)
+
+
 @pytest.mark.parametrize("stoppable", [Stoppable.NEVER, Stoppable.UNSTARTED])
 def test_what_cannot_go_on_is_stopped_before_its_first_token_or_not_at_all(stoppable: Stoppable) -> None:
     stage = Stage(seats=1, fill=False)

@@ -1,8 +1,9 @@
 """Stop running work of a low band so that a high one does not wait for a seat (SPEC §7).
 
-A ticket of a band that may preempt presses once it has waited half of its ``target_wait``. When the seat that would
-come free for it by itself is expected after the whole of it, a victim is chosen and asked to stop (``Preempt``). Its
-seat counts as taken until its lease is released, and so long no other is stopped for the same wait.
+A ticket of a band that may preempt presses once it has waited half of its ``target_wait``. Unless a seat comes free for
+it by itself within the other half, nine times in ten, a victim is chosen and asked to stop (``Preempt``): each half is
+missed by one in ten then, the whole by one in a hundred. The victim's seat counts as taken until its lease is released,
+and so long no other is stopped for the same wait.
 
 Invariants: preemptions are at most ``preempt_rate`` of the dispatches; a victim is of a preemptible band below the one
 that presses, was dispatched by its own band's turn, has nobody that waits for it, and was stopped at most
@@ -17,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidegate.core.actions import Action, Preempt
+from tidegate.core.forecast import sure_s
 from tidegate.core.gates import NEVER, NO_SEAT, hold, look
 from tidegate.core.model import Release, Requeue, Stoppable, Turn
 from tidegate.core.signals import Began, Declined
@@ -172,7 +174,7 @@ class Press:
                 pressed = True
                 if seen <= coming:
                     continue  # the seat that is on its way is for this one
-                waits_s = state.now - entry.submitted + (NEVER if rate is None else (seen - coming) / rate)
+                waits_s = state.now - entry.submitted + (NEVER if rate is None else sure_s(seen - coming, rate))
                 if not allowed or waits_s <= urgency.target_s:
                     return True
                 chosen = self._choose(state, urgency.band)

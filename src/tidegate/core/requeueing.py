@@ -28,7 +28,9 @@ def take_back(state: State, entry: Entry, asked: Requeue, actions: list[Action])
     moved = _double(state, entry)
     if entry.ticket.stoppable:
         victim, was_asked = pool.press.ended(entry, asked)
-        moved.stops += was_asked
+        if was_asked:
+            moved.stops += 1
+            pool.drain.stopped(state.now - entry.lease.started)
         if victim is not None and was_asked and victim.began is None:
             pool.undo(entry, latest=entry.queue.dispatches == victim.turn)
     pool.seating.unseat(entry)
