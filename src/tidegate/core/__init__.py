@@ -1,6 +1,7 @@
 """Decide who runs, who waits and who is refused. Pure: no I/O, no clock, no chance."""
 
 from tidegate.core.actions import Action, Dispatch, Evict, Preempt, Promote, Reject
+from tidegate.core.bids import MOST_HEADS, Bid, Head, PoolBids
 from tidegate.core.errors import PolicyError, TidegateError
 from tidegate.core.gates import Gate, GateKind
 from tidegate.core.model import Lease, Outcome, Reason, Release, Requeue, Stoppable, Ticket, Turn, WorkEstimate
@@ -23,9 +24,12 @@ from tidegate.core.policy import (
 from tidegate.core.scheduler import Scheduler
 from tidegate.core.signals import (
     Began,
+    Capacity,
+    Counters,
     Declined,
     Drain,
     Elsewhere,
+    Granted,
     Health,
     Paused,
     RateLimit,
@@ -38,6 +42,7 @@ from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot, Why
 
 __all__ = [
     "AUTO",
+    "MOST_HEADS",
     "Action",
     "Auto",
     "BackendSnapshot",
@@ -46,6 +51,9 @@ __all__ = [
     "Band",
     "BandSnapshot",
     "Began",
+    "Bid",
+    "Capacity",
+    "Counters",
     "Declined",
     "Discipline",
     "Dispatch",
@@ -55,6 +63,8 @@ __all__ = [
     "Full",
     "Gate",
     "GateKind",
+    "Granted",
+    "Head",
     "Health",
     "Lease",
     "Order",
@@ -62,6 +72,7 @@ __all__ = [
     "Paused",
     "Policy",
     "PolicyError",
+    "PoolBids",
     "PoolSpec",
     "Preempt",
     "Progress",

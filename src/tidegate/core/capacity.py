@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.core.adaptive import EVERY_S, SeatController
 from tidegate.core.model import Release
-from tidegate.core.signals import Health, Paused, RateLimit, Reading, Seats
+from tidegate.core.signals import Capacity, Counters, Health, Paused, RateLimit, Reading, Seats
 
 if TYPE_CHECKING:
     from tidegate.core.ordering import Entry
@@ -29,8 +29,11 @@ def learn(state: State, fact: Fact) -> Pool | None:
             backend.up = fact.up
         case Seats():
             backend.seats = max(0, fact.seats)
+            if backend.control is not None and pool.seating.lent is not None:  # found by another's controller
+                backend.control.seats = backend.seats
         case Reading():
             backend.sensor.read(fact, backend.running, backend.outstanding)
+            backend.others = max(0, (fact.running or 0) + (fact.waiting or 0) - backend.running)
             backend.sensor.gate(now, backend.outstanding)
             _step(pool, backend, now, fact)
         case RateLimit():
@@ -42,6 +45,26 @@ def learn(state: State, fact: Fact) -> Pool | None:
             _step(pool, backend, now, None)
     pool.seating.recount()
     return pool
+
+
+def lend(state: State, fact: Capacity) -> Pool | None:
+    """Take in how many of a pool's seats are for this scheduler; return the pool, ``None`` when it is unknown."""
+    pool = state.pools.get(fact.pool)
+    if pool is None:
+        return None
+    seating = pool.seating
+    seating.lent, seating.share, seating.wary = fact.seats, fact.share, fact.wary
+    seating.recount()
+    return pool
+
+
+def count_elsewhere(state: State, fact: Counters) -> None:
+    """Let flows that were served elsewhere wait as long here as their accounts there say."""
+    pool = state.pools.get(fact.pool)
+    if pool is not None:
+        queue = pool.queues[fact.band]
+        for key, lead in fact.leads:
+            queue.lead(key, lead)
 
 
 def answered(state: State, pool: Pool, entry: Entry, release: Release, control: SeatController) -> None:
@@ -66,8 +89,9 @@ def _step(pool: Pool, backend: Backend, now: float, reading: Reading | None) -> 
     """Let the seat controller take a step; the seats are the limit when all are taken and work waits."""
     control = backend.control
     if control is not None:
-        limiting = backend.running >= backend.seats and any(queue.head() is not None for queue in pool.queues)
-        backend.seats = control.step(now, reading, taken=backend.running, limiting=limiting)
+        taken = backend.running if pool.seating.lent is None else backend.running + backend.others
+        limiting = taken >= backend.seats and any(queue.head() is not None for queue in pool.queues)
+        backend.seats = control.step(now, reading, taken=taken, limiting=limiting)
 
 
 def _correct(backend: Backend, fact: RateLimit, now: float) -> None:

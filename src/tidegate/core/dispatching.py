@@ -77,6 +77,8 @@ def give_back(state: State, entry: Entry, release: Release) -> Pool:
         seating.taken -= 1
         if running < backend.seats:
             seating.free += 1
+        elif seating.lent is not None:
+            seating.recount()
     held = tenant.running = tenant.running - 1
     if tenant.limit is not None:
         tenant.settle()

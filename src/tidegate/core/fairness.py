@@ -102,6 +102,15 @@ class FairFlows:
                 return flow
         return None
 
+    def first_flows(self, most: int) -> list[tuple[int, Flow]]:
+        """Return the runnable flows with the least tags, at most ``most``, each with its number; changes no order."""
+        taken: list[tuple[float, int, Flow]] = []
+        while len(taken) < most and self._first() is not None:
+            taken.append(heappop(self.order))
+        for item in taken:
+            heappush(self.order, item)
+        return [(number, flow) for _, number, flow in taken]
+
     def charge(self, flow: Flow, tokens: int) -> None:
         """Account for a dispatch out of turn (an overtake); ``BandQueue.take`` accounts for the others.
 
@@ -127,6 +136,14 @@ class FairFlows:
         flow.tag += tokens / flow.tenant.weight
         if flow.order_no != NONE and flow.tag < flow.order_tag:
             self.line_up(flow)
+
+    def lead(self, key: str, tokens: float) -> None:
+        """Set how far a waiting flow is ahead of the others' virtual time; unknown ones are ignored."""
+        flow = self.flows.get(key)
+        if flow is not None and flow.count:
+            flow.tag = self.virtual + tokens
+            if flow.order_no != NONE and flow.tag < flow.order_tag:
+                self.line_up(flow)
 
     def number(self) -> int:
         """Return a new number; ties between equal keys fall to the one that came first."""

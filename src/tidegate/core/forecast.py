@@ -107,7 +107,7 @@ def expected_wait(pool: Pool, policy: Policy, band: int, *, backlog: int | None,
     above drains at the whole rate while more of the higher bands keeps coming. Fair queuing shortens both for a
     tenant with little waiting: ``backlog`` tickets of its own flow mean at most so many rounds over the flows.
     """
-    rate = pool.drain.rate(pool.seating.seats)
+    rate = pool.drain.rate(pool.seating.counted)
     if rate is None:
         return None
     queue = pool.queues[band]

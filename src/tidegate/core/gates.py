@@ -73,17 +73,20 @@ def look(pool: Seating, now: float) -> None:
     for backend in pool.backends:
         step = _step(pool, backend, now)
         backend.usable = step == _OPEN
+        backend.full = pool.wary and not pool.observing and backend.crowded(now)
         closed = _closed(pool, backend, now) if step == _OPEN else None
         if closed is not None:
             closures.append(closed)
         elif step > best:
             best = step
     if closures and best != _OPEN:
-        pool.stopped = [KV if all(each) else None for each in zip(*closures, strict=True)]
+        stop = NO_SEAT if any(backend.full for backend in pool.backends) else KV
+        pool.stopped = [stop if all(each) else None for each in zip(*closures, strict=True)]
     else:
         pool.stopped = [_STEPS[best]] * len(pool.bands)
     if pool.closing and not pool.observing:
         pool.stopped = [stop if band.admit else MODE for stop, band in zip(pool.stopped, pool.bands, strict=True)]
+    pool.usable = min(pool.usable, pool.free)  # of what is lent here; otherwise it is no more anyway
 
 
 def _step(pool: Seating, backend: Backend, now: float) -> int:
@@ -106,12 +109,12 @@ def _step(pool: Seating, backend: Backend, now: float) -> int:
 
 
 def _closed(pool: Seating, backend: Backend, now: float) -> list[bool] | None:
-    """Return the bands that a backend's cache has no room for, ``None`` when it is for all."""
+    """Return the bands that a backend has no room for in its cache, or in its batch; ``None``: it has for all."""
     sensor = backend.sensor
-    if not sensor.watches or not sensor.gate(now, backend.outstanding):
+    if not ((sensor.watches and sensor.gate(now, backend.outstanding)) or backend.full):
         return None
     pool.wake = min(pool.wake, sensor.changes_at(now))
-    return sensor.closed
+    return [closed or (band > 0 and backend.full) for band, closed in enumerate(sensor.closed)]
 
 
 def hold(pool: Seating, band: int) -> Gate | None:

@@ -203,7 +203,7 @@ class Pool:
 
         Not before the first backend's pause ends.
         """
-        rate = self.drain.rate(self.seating.seats)
+        rate = self.drain.rate(self.seating.counted)
         wait_s = None if rate is None else (1 + sum(queue.count for queue in self.queues[: band + 1])) / rate
         until = paused_until(self.seating, now) if self.seating.gating else None
         return wait_s if until is None else max(wait_s or 0.0, until - now)

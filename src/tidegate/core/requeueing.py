@@ -17,6 +17,7 @@ from tidegate.core.ordering import GONE, RUNNING, Entry
 
 if TYPE_CHECKING:
     from tidegate.core.pools import Pool
+    from tidegate.core.routing import Backend
     from tidegate.core.state import State
 
 NEVER = float("inf")
@@ -58,8 +59,9 @@ def retry(state: State, pool: Pool, actions: list[Action]) -> None:
         others = [backend for backend in seating.backends if backend.up and backend not in entry.avoid]
         if not others:
             state.evict(entry, pool.retries[entry], actions, "it failed on every backend of the model")
-        elif any(seating.can_take(backend, entry.queue.band) for backend in others):
-            _dispatch_again(state, pool, entry, actions)
+        elif seating.free > 0 and any(seating.can_take(backend, entry.queue.band) for backend in others):
+            backend = seating.seat(entry, entry.queue.band, state.now)
+            dispatch_again(state, pool, entry, backend, actions)
 
 
 def stop_running(entry: Entry) -> None:
@@ -119,8 +121,8 @@ def _give_up(state: State, entry: Entry, wait_s: float, actions: list[Action]) -
     actions.append(Evict(ticket, Reason.UPSTREAM_BUSY, wait_s, "every backend of the model asked for a pause"))
 
 
-def _dispatch_again(state: State, pool: Pool, entry: Entry, actions: list[Action]) -> None:
-    """Give a seat on another backend to a ticket that has had its turn."""
+def dispatch_again(state: State, pool: Pool, entry: Entry, backend: Backend, actions: list[Action]) -> None:
+    """Send a ticket that has had its turn to another backend, on which a seat has been taken for it."""
     del pool.retries[entry]
     state.waiting.leave(entry)
     entry.state = RUNNING
@@ -129,7 +131,7 @@ def _dispatch_again(state: State, pool: Pool, entry: Entry, actions: list[Action
     tenant.running += 1
     if tenant.limit is not None:
         tenant.settle()
-    backend = entry.backend = pool.seating.seat(entry, entry.queue.band, state.now)
+    entry.backend = backend
     state.leases += 1
     before, now = entry.lease, state.now
     lease = Lease(state.leases, entry.ticket, backend.name, before.kind, before.band, now - entry.submitted, now)

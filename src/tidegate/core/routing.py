@@ -1,7 +1,8 @@
 """Choose the backend of a dispatch, and count seats (SPEC §5.1, §5.4).
 
 ``Seating`` is one pool's seats: ``free`` and ``taken`` count the backends that are up. Fewer seats never stop running
-work, so ``taken`` may pass ``seats`` for a while.
+work, so ``taken`` may pass ``seats`` for a while. Where others use the same backends, ``free`` counts within the part
+that is lent here (``Capacity``), and is not above 0 while a grant is needed for every seat.
 
 The choice: requests that share a beginning (``Ticket.affinity``) go to the backend that ranks first for it by
 rendezvous hashing, as long as that one would not be more than 1.25 times as loaded as the mean (consistent hashing with
@@ -37,11 +38,13 @@ class Backend:
         tokens, requests: its quotas.
         paused_until: it takes nothing before.
         usable: what ``gates.look`` found last, its cache aside.
+        full: likewise: lower bands are not to start here for want of room in the engine.
+        others: requests in the engine at its last reading that were not from here.
     """
 
     __slots__ = (
-        "_shut_until", "control", "name", "outstanding", "paused_until", "requests", "running", "salt", "seating",
-        "seats", "sensor", "tokens", "told", "up", "usable",
+        "_shut_until", "control", "full", "name", "others", "outstanding", "paused_until", "requests",
+        "running", "salt", "seating", "seats", "sensor", "tokens", "told", "up", "usable",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, seating: Seating, bands: tuple[Band, ...]) -> None:
@@ -50,8 +53,10 @@ class Backend:
         self.seating = seating
         self.running = 0
         self.outstanding = 0
+        self.others = 0
         self.up = True
         self.usable = True
+        self.full = False
         self.paused_until = 0.0
         self._shut_until = 0.0
         self.sensor = Sensor(spec, bands)
@@ -92,6 +97,10 @@ class Backend:
                 self._shut_until = max(self._shut_until, quota.open_at(now))
         return self._shut_until
 
+    def crowded(self, now: float) -> bool:
+        """Say whether the engine itself, by a reading that can be believed, has no room for more."""
+        return not self.sensor.stale(now) and self.running + self.others >= self.seats
+
     def charge(self, now: float, entry: Entry) -> None:
         """Count a dispatch against quotas and cache."""
         self.sensor.dispatched(entry.cost)
@@ -124,11 +133,14 @@ class Seating:
         only: the backend, when there is but one.
         ruled: shares, promotion or automatic reserves have a say in who is next.
         simple: only age and floors have: nothing of all this.
+        lent: seats that may be taken by the own rule; 0 when each takes a grant, ``None``: all.
+        share: seats that work from here may count on; ``None``: all.
+        wary: lower bands start only where the engine shows room.
     """
 
     __slots__ = (
-        "backends", "bands", "closing", "free", "gating", "least_free", "limited", "most_taken", "observing", "only",
-        "reserves", "ruled", "seats", "simple", "stopped", "taken", "up", "usable", "wake",
+        "backends", "bands", "closing", "free", "gating", "least_free", "lent", "limited", "most_taken", "observing",
+        "only", "reserves", "ruled", "seats", "share", "simple", "stopped", "taken", "up", "usable", "wake", "wary",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -137,6 +149,9 @@ class Seating:
         self.bands: tuple[Band, ...] = ()
         self.free = self.taken = self.seats = self.up = self.usable = 0
         self.limited = self.gating = self.observing = self.closing = self.ruled = self.simple = False
+        self.lent: int | None = None
+        self.share: int | None = None
+        self.wary = False
         self.reserves: list[int] = []
         self.least_free: list[int] = []
         self.most_taken: list[float] = []
@@ -171,7 +186,9 @@ class Seating:
         self.seats = sum(backend.seats for backend in up)
         self.taken = sum(backend.running for backend in up)
         self.free = sum(max(0, backend.seats - backend.running) for backend in up)
-        self.gating = self.closing or any(backend.gated for backend in up)
+        if self.lent is not None:
+            self.free = min(self.free, self.lent - self.taken)
+        self.gating = self.closing or self.wary or any(backend.gated for backend in up)
         self.reserve(self.reserves)
         self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else NEVER for band in self.bands]
 
@@ -187,7 +204,10 @@ class Seating:
 
         The hot path, ``dispatching.deal``, does the same in place.
         """
-        backend = self.choose(entry, band)
+        return self.seat_on(self.choose(entry, band), entry, now)
+
+    def seat_on(self, backend: Backend, entry: Entry, now: float) -> Backend:
+        """Take a seat on a backend."""
         backend.running += 1
         backend.outstanding += entry.cost
         backend.sensor.answers += entry.answer
@@ -201,7 +221,14 @@ class Seating:
         """Say whether a backend may take work of ``band`` now; with ``gating``, by the last ``gates.look``."""
         if not backend.up or backend.running >= backend.seats:
             return False
-        return not self.gating or (backend.usable and (self.observing or not backend.sensor.closed[band]))
+        return not self.gating or (backend.usable and self._is_open(backend, band))
+
+    def admits(self, band: int) -> bool:
+        """Say whether the mode lets a band start work; whatever else gates it depends on the backend."""
+        return self.observing or self.bands[band].admit
+
+    def _is_open(self, backend: Backend, band: int) -> bool:
+        return self.observing or not (backend.sensor.closed[band] or (band and backend.full))
 
     def unseat(self, entry: Entry) -> None:
         """Give a seat back; it is free again unless the backend is down or has fewer seats now."""
@@ -213,19 +240,30 @@ class Seating:
             self.taken -= 1
             if backend.running < backend.seats:
                 self.free += 1
+            elif self.lent is not None:
+                self.recount()
 
     def choose(self, entry: Entry, band: int) -> Backend:
         """Return the backend that is to take an entry dispatched for ``band``."""
         able = [each for each in self.backends if self.can_take(each, band)]
         if entry.avoid:
             able = [each for each in able if each not in entry.avoid]
+        return self.near(entry, able) or min(able, key=lambda each: each.outstanding)
+
+    def near(self, entry: Entry, able: list[Backend]) -> Backend | None:
+        """Return which of the backends is to have an entry for its affinity, ``None``: it is all one."""
         affinity = entry.ticket.affinity
         if affinity:
             most = _BOUND * (self.taken + 1) / self.seats
             near = [each for each in able if each.running < most * each.seats]  # the ceiling of Mirrokni et al.
             if near:
                 return max(near, key=lambda each: _rank(affinity, each.salt))
-        return min(able, key=lambda each: each.outstanding)
+        return None
+
+    @property
+    def counted(self) -> int:
+        """The seats that work from here may count on."""
+        return self.seats if self.share is None else min(self.seats, self.share)
 
 
 def _quota(quota: Quota | None, limit: int | None) -> Quota | None:

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Dispatch, Evict, Reject
 from tidegate.core.admission import arrive
-from tidegate.core.capacity import learn
+from tidegate.core.bids import PoolBids, pool_bids, waiting
+from tidegate.core.capacity import count_elsewhere, learn, lend
 from tidegate.core.dependencies import call, note_elsewhere, resolve, status
 from tidegate.core.dispatching import deal, deal_around, give_back
 from tidegate.core.errors import TidegateError
 from tidegate.core.gates import NEVER, Gate, hold, look
+from tidegate.core.grants import use
 from tidegate.core.housekeeping import sweep, wakeup
 from tidegate.core.model import Outcome, Release, Requeue, Ticket
 from tidegate.core.names import Status
 from tidegate.core.ordering import WAITING
 from tidegate.core.policy import Policy
 from tidegate.core.requeueing import take_back
-from tidegate.core.signals import Began, Declined, Drain, Elsewhere, Signal, Waiter
+from tidegate.core.signals import (
+    Began,
+    Capacity,
+    Counters,
+    Declined,
+    Drain,
+    Elsewhere,
+    Granted,
+    Signal,
+    Waiter,
+)
 from tidegate.core.snapshots import Snapshot, Why, explain, take_snapshot
 from tidegate.core.state import MOST_EVICTIONS, State
 
@@ -116,8 +128,12 @@ class Scheduler:
                 where = state.pools[entry.queue.pool]
                 where.press.told(signal, state.now)
                 deal(state, where, actions)
+        elif isinstance(signal, Granted):
+            use(state, signal, actions)
+        elif isinstance(signal, Counters):
+            count_elsewhere(state, signal)
         elif not isinstance(signal, Drain):
-            pool = learn(state, signal)
+            pool = lend(state, signal) if isinstance(signal, Capacity) else learn(state, signal)
             if pool is not None:
                 deal(state, pool, actions)
         return actions
@@ -163,6 +179,20 @@ class Scheduler:
         seating = self._state.pools[pool].seating
         look(seating, self._state.now)
         return hold(seating, band)
+
+    def bids(self, now: float, pool: str) -> PoolBids:
+        """Return the seats that a pool uses and what its bands have waiting that may run; walks no tickets.
+
+        Raises:
+            KeyError: there is no such pool.
+        """
+        state = self._state
+        state.now = max(now, state.now)
+        return pool_bids(state, state.pools[pool])
+
+    def waiting(self, pool: str, band: int) -> int:
+        """Return how many tickets wait in a band of a pool."""
+        return waiting(self._state.pools[pool], band)
 
     @property
     def storm(self) -> bool:

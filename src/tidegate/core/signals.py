@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.core.model import Outcome
+from tidegate.core.model import Outcome, Turn
 
 
 @dataclass(slots=True, frozen=True)
@@ -129,4 +129,69 @@ class Declined:
     lease: int
 
 
-Signal = Health | Seats | Drain | Waiter | Elsewhere | Reading | RateLimit | Paused | Began | Declined
+@dataclass(slots=True, frozen=True)
+class Granted:
+    """One seat of a backend was given to a band of this scheduler by whoever deals the pool's seats.
+
+    Whatever ticket is best when it comes takes it. For a band without work that may run it means nothing.
+
+    Attributes:
+        pool: whose.
+        band: index of the band.
+        backend: its name.
+        kind: why; an overtake is for the oldest ticket, whose age made the claim.
+    """
+
+    pool: str
+    band: int
+    backend: str
+    kind: Turn = Turn.TURN
+
+
+@dataclass(slots=True, frozen=True)
+class Capacity:
+    """How much of a pool that others use too is for this scheduler.
+
+    Attributes:
+        pool: whose.
+        seats: it may have so many running by its own rule; 0: each seat takes a ``Granted``; ``None``: all are its own.
+        share: seats that its work can count on, for what it tells of waits; ``None``: all.
+        wary: bands below the highest start only on backends whose last reading shows room, where there is one.
+    """
+
+    pool: str
+    seats: int | None
+    share: int | None = None
+    wary: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Counters:
+    """How far flows of a band are ahead of the others in tokens served over weight, over all who share the pool.
+
+    Attributes:
+        pool: whose.
+        band: index of the band.
+        leads: payer (as in ``Head``) and its lead over the band's virtual time, 0 or more.
+    """
+
+    pool: str
+    band: int
+    leads: tuple[tuple[str, float], ...]
+
+
+Signal = (
+    Health
+    | Seats
+    | Drain
+    | Waiter
+    | Elsewhere
+    | Reading
+    | RateLimit
+    | Paused
+    | Began
+    | Declined
+    | Granted
+    | Capacity
+    | Counters
+)

@@ -1,0 +1,184 @@
+"""What a scheduler that shares its seats with others asks for: its best waiting tickets per band (SPEC §11).
+
+Seats in use are absolute, so that a report which is lost or told twice does no harm. A bid lists the next few tickets
+in the order in which they would run here, by arrival and flow: whoever gives out seats orders them among the bids of
+others. A band that a gate stops here, be it a mode, a pause, a quota or a watermark, does not bid, and a bid names the
+backends that may take it. Nothing here walks what waits: at most ``MOST_HEADS`` flows are looked at, and of each at
+most ``_LOOKED_AT`` entries, dead ones included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tidegate.core.gates import look
+from tidegate.core.ordering import Entry
+
+if TYPE_CHECKING:
+    from tidegate.core.fairness import Flow
+    from tidegate.core.pools import Pool
+    from tidegate.core.queues import BandQueue
+    from tidegate.core.routing import Backend, Seating
+    from tidegate.core.state import State
+
+MOST_HEADS = 8
+"""Tickets that a bid lists: with one alone, 19 of 100 dispatches were out of order at 2,560 a second and 2 ms."""
+
+_LOOKED_AT = 64
+
+
+@dataclass(slots=True, frozen=True)
+class Head:
+    """One of the tickets that a bid names.
+
+    Attributes:
+        arrived: ``now`` at its arrival.
+        payer: whose account it runs on: its tenant if the policy names that one, else its flow.
+        cost: its estimated tokens.
+        prefer: backend that has seen its beginning; ``None``: it is all one.
+    """
+
+    arrived: float
+    payer: str
+    cost: int
+    prefer: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class Bid:
+    """What one band of one pool has waiting that may run.
+
+    Attributes:
+        band: its index.
+        count: tickets that wait; exact below ``MOST_HEADS``, above it may count some whose tenant is at its limit.
+        oldest: the one that has waited longest.
+        heads: the next ones, in the order in which they would run.
+        backends: those that may take it, by this scheduler's own gates.
+    """
+
+    band: int
+    count: int
+    oldest: Head
+    heads: tuple[Head, ...]
+    backends: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class PoolBids:
+    """One pool's part of a report.
+
+    Attributes:
+        used: seats in use by backend name, those that are down included.
+        bids: of the bands with work that may run, highest first.
+    """
+
+    used: tuple[tuple[str, int], ...]
+    bids: tuple[Bid, ...]
+
+
+def pool_bids(state: State, pool: Pool) -> PoolBids:
+    """Return what a pool uses and wants now."""
+    seating = pool.seating
+    used = tuple((backend.name, backend.running) for backend in seating.backends)
+    if state.draining or state.behind:
+        return PoolBids(used, ())
+    if seating.gating:
+        look(seating, state.now)
+    found = [_bid(state, pool, band) for band in range(len(pool.queues)) if seating.admits(band)]
+    return PoolBids(used, tuple(bid for bid in found if bid is not None))
+
+
+def waiting(pool: Pool, band: int) -> int:
+    """Return how many tickets wait in a band, those that wait for another backend included."""
+    return pool.queues[band].count + sum(entry.queue.band == band for entry in pool.retries)
+
+
+def _bid(state: State, pool: Pool, band: int) -> Bid | None:
+    queue, seating = pool.queues[band], pool.seating
+    again = [entry for entry in pool.retries if entry.queue.band == band]
+    head = queue.head()
+    if head is None and not again:
+        return None
+    able = [backend for backend in seating.backends if seating.can_take(backend, band)]
+    if again:
+        allowed = [backend for backend in able if any(backend not in entry.avoid for entry in again)]
+        if head is None or allowed:
+            able = allowed
+    if not able:
+        return None
+    again.sort(key=lambda entry: (entry.arrived, entry.seq))
+    first = again[:MOST_HEADS] + ([] if head is None else upcoming(queue, state.now, MOST_HEADS - len(again)))
+    oldest = min((*again, *([] if head is None else [head])), key=lambda entry: (entry.arrived, entry.seq))
+    return Bid(
+        band,
+        len(first) if len(first) < MOST_HEADS else len(again) + queue.count,
+        _head(seating, oldest, able),
+        tuple(_head(seating, entry, able) for entry in first),
+        tuple(backend.name for backend in able),
+    )
+
+
+def _head(seating: Seating, entry: Entry, able: list[Backend]) -> Head:
+    near, tenant = seating.near(entry, able), entry.tenant
+    payer = tenant.name if tenant.known else entry.flow.key
+    return Head(entry.arrived, payer, entry.cost, None if near is None else near.name)
+
+
+def upcoming(queue: BandQueue, now: float, most: int) -> list[Entry]:
+    """Return the next ``most`` tickets of a band in the order of turns; changes nothing. It must have one to run."""
+    if most <= 0:
+        return []
+    newest = queue.serves_newest(now)
+    rows = [(flow.tag, number, flow, _next_of(flow, newest=newest)) for number, flow in queue.first_flows(most)]
+    found: list[Entry] = []
+    heapify(rows)  # no two numbers are equal, so that flows are never compared
+    while rows and len(found) < most:
+        tag, number, flow, entries = rows[0]
+        entry = next(entries, None)
+        if entry is None:
+            heappop(rows)
+        else:
+            found.append(entry)
+            heapreplace(rows, (tag + entry.cost / flow.tenant.weight, number, flow, entries))
+    return found
+
+
+def _next_of(flow: Flow, *, newest: bool) -> Iterator[Entry]:
+    """Yield the waiting entries of a flow in the order that serves them."""
+    if flow.rule is not flow.queue.rule:
+        flow.obey(flow.queue.rule)
+    first = flow.newest() if newest else flow.first()  # clears away the dead at that end
+    if newest:
+        entries: Iterator[Entry] = islice(reversed(flow.line), _LOOKED_AT)
+    else:
+        entries = _by_arrival(flow) if flow.heap is None else _by_key(flow.heap)
+    yield first
+    for entry in entries:
+        if not entry.state and entry is not first:
+            yield entry
+
+
+def _by_arrival(flow: Flow) -> Iterator[Entry]:
+    """Yield a flow's line, merged with those that are older than its end."""
+    late = islice(flow.line, _LOOKED_AT)
+    if not flow.early:
+        return late
+    early = (entry for _, _, entry in flow.early[-_LOOKED_AT:])
+    return iter(sorted((*early, *late), key=lambda entry: (entry.arrived, entry.seq)))
+
+
+def _by_key(heap: list[tuple[float, int, Entry]]) -> Iterator[Entry]:
+    """Yield the least items of a heap, which stays as it is."""
+    front = [(heap[0][0], heap[0][1], 0)]
+    for _ in range(_LOOKED_AT):
+        if not front:
+            return
+        _, _, place = heappop(front)
+        yield heap[place][2]
+        for child in (2 * place + 1, 2 * place + 2):
+            if child < len(heap):
+                heappush(front, (heap[child][0], heap[child][1], child))
