@@ -20,9 +20,10 @@ from tidegate.core import Policy
 from tidegate.simulation import Record
 from tidegate.simulation.baselines import PASSTHROUGH, STRICT
 from tidegate.simulation.bound import value_bound
-from tidegate.simulation.goals import HARVEST_SLO, calm, harvest, memory, starvation, value
+from tidegate.simulation.gaps import Starvation
+from tidegate.simulation.goals import HARVEST_SLO, calm, harvest, memory, value
 from tidegate.simulation.report import Report
-from tidegate.simulation.run import TIDEGATE, run_one
+from tidegate.simulation.run import TIDEGATE, gaps_of, run_one, starvation
 from tidegate.simulation.scenario import Arrivals, Kind, Scenario, Source
 from tidegate.simulation.sources import Load
 
@@ -88,18 +89,20 @@ MEMORY_SEATS = 250
 
 @dataclass(slots=True, frozen=True)
 class Played:
-    """One run: its records and its report."""
+    """One run: its records, its report, and the gaps of its bands."""
 
     scenario: Scenario
     records: list[Record]
     report: Report
+    starvation: Starvation
 
 
 def play(scenario: Scenario, run: str = TIDEGATE) -> Played:
     """Run a scenario once with lengths unknown, by its own policy or a baseline."""
     records: list[Record] = []
-    report = run_one(scenario, Load(scenario), run, estimator=GatewayEstimator(), sink=records.append)
-    return Played(scenario, records, report)
+    gaps = gaps_of(scenario)
+    report = run_one(scenario, Load(scenario), run, estimator=GatewayEstimator(), sink=records.append, gaps=gaps)
+    return Played(scenario, records, report, starvation(gaps))
 
 
 def without_preemption(rule: Policy) -> Policy:
@@ -172,8 +175,7 @@ def value_rows() -> Iterator[Row]:
             played = play(which, run)
             parts.append(value(played.records, SLOS, bound or 0.0))
             if which is scenario:
-                found = starvation(played.records, scenario.policy, seats=VALUE_SEATS)
-                gaps.append((scenario.name, found.ratio, found.least))
+                gaps.append((scenario.name, played.starvation.ratio, played.starvation.least))
         yield f"value, {scenario.name}", "{:.3f}; strict {:.3f}, FCFS {:.3f}".format(*parts), "≥ 0.90"
         if (name, load) == ("rush", 2.5):
             for what, other in (("p2 without its floor", without_floors(rule)), ("one flow for all", one_flow(rule))):

@@ -9,10 +9,16 @@ from tidegate.core.model import Lease, Reason, Ticket
 
 @dataclass(slots=True)
 class Dispatch:
-    """Send the ticket upstream now; it holds ``lease`` until ``release``."""
+    """Send the ticket upstream now; it holds ``lease`` until ``release``.
+
+    Attributes:
+        barred: the bands that waited and of which nothing could take this seat: a gate stopped them, or limits of
+            their tenants. The dispatch is none that they were promised a part of.
+    """
 
     ticket: Ticket
     lease: Lease
+    barred: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
         number = state.leases = state.leases + 1
         lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
         state.running[number] = entry
-        actions.append(Dispatch(ticket, lease))
+        actions.append(Dispatch(ticket, lease, pool.barred))
         if ticket.stoppable:
             pool.press.running(number, entry, kind, band)
         if ticket.name:

@@ -34,12 +34,13 @@ class Pool:
         retries: tickets that failed on a backend and wait for a seat on another, with the reason they end with when
             there is none. They have had their turn.
         press: whom its high bands may have stopped.
+        barred: the bands that waited at the latest decision and of which nothing might run.
         would: what would have been done to how many while the policy only observes, by reason.
     """
 
     __slots__ = (
-        "_bids", "_by_tokens", "_free", "_look_at", "_rows", "_shares", "between", "drain", "guards", "known",
-        "name", "press", "queues", "retries", "seating", "would",
+        "_bids", "_by_tokens", "_free", "_look_at", "_rows", "_shares", "barred", "between", "drain", "guards",
+        "known", "name", "press", "queues", "retries", "seating", "would",
     )  # fmt: skip
 
     def __init__(self, name: str, spec: PoolSpec, policy: Policy) -> None:
@@ -52,6 +53,7 @@ class Pool:
         self._shares: Shares | None = None
         self.guards: dict[int, Guard] = {}
         self._look_at = 0.0
+        self.barred: tuple[int, ...] = ()
         self.press = Press()
         self.retries: dict[Entry, Reason] = {}
         self.would: Counter[str] = Counter()
@@ -97,6 +99,7 @@ class Pool:
             promoted = self._bids.promote(now, claim)
             actions.extend(Promote(entry.ticket, entry.queue.band - 1, "age") for entry in promoted)
         gated = self._shut(claim, now) if seating.gating else ()
+        self.barred = self._barred(claim) if None in claim else ()
         if now >= self._look_at:
             self._guard(now)
         held = holds(seating) if seating.limited else self._free
@@ -116,10 +119,13 @@ class Pool:
         """Decide as ``next_turn`` does, where nothing but age and floors matters (``Seating.simple``)."""
         top = best = -1
         out, most, contended = 0, 0.0, False
+        barred: tuple[int, ...] = ()
         for queue, bit, weight, rate in self._rows:
             head = queue.head() if queue.stale else queue.oldest
             if head is None:
                 out |= bit
+                if queue.count:
+                    barred = (*barred, queue.band)
                 continue
             bid = weight + rate * (now - head.arrived)
             if top < 0:
@@ -130,6 +136,7 @@ class Pool:
                 if bid > most:
                     best, most = queue.band, bid
         chosen = self.between.settle(top, best if contended else -1, out)
+        self.barred = barred
         if chosen is None:
             return None
         band, kind = chosen
@@ -144,6 +151,9 @@ class Pool:
                 claim[band] = None
                 gated.append(band)
         return gated
+
+    def _barred(self, claim: list[float | None]) -> tuple[int, ...]:
+        return tuple(band for band, bid in enumerate(claim) if bid is None and self.queues[band].count)
 
     def _guard(self, now: float) -> None:
         """Measure the automatic reserves anew."""

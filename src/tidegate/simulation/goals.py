@@ -2,25 +2,23 @@
 
 A percentile is the least value that at least that part of all requests do not exceed. A request without a first token
 counts as infinitely late, so that refusing work makes no figure better.
+
+Starvation is counted while a run goes on, by ``gaps``.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidegate.core import Outcome, Policy
-from tidegate.core.promises import nth_dispatch
+from tidegate.core import Outcome
 from tidegate.simulation.records import Record
 from tidegate.simulation.scenario import Slo
 from tidegate.simulation.tally import meets, worth
 
 NEVER = float("inf")
 _FINE = (None, Outcome.COMPLETED, Outcome.CANCELLED)
-WINDOW = 100
-"""Dispatches among which a floored band is counted."""
 
 HARVEST_SLO = Slo(ttft_s=0.3, tpot_s=0.05)
 """What p0 keeps while the rest is harvested."""
@@ -102,46 +100,6 @@ def value(records: Iterable[Record], slos: Sequence[Slo], bound: float) -> float
 
 
 @dataclass(slots=True, frozen=True)
-class Starvation:
-    """How long a band with waiting work went without a dispatch.
-
-    Attributes:
-        ratio: the largest of measured gap over bound, of all bands that have a bound; 0 when nothing ever waited.
-        least: per band, its fewest dispatches among ``WINDOW`` in a row in which it waited all the time; ``None``
-            when there was no such row.
-    """
-
-    ratio: float
-    least: tuple[int | None, ...]
-
-
-def starvation(records: Iterable[Record], policy: Policy, *, seats: int) -> Starvation:
-    """Measure the gaps of each band against what the policy promises.
-
-    A band waits at a dispatch when a request of it had arrived before and was neither dispatched nor gone yet.
-    gap = dispatches from the first of others at which it waits up to its own next one, that one included, it waiting
-    all the while. bound = the dispatches in which the rules promise it one (``core.promises``). The promise is to work
-    that may run: where a KV watermark, a quota or a tenant's limit stopped the band, the gaps say nothing.
-
-    Args:
-        records: all of one run of one pool.
-        policy: that it obeyed.
-        seats: of the pool.
-    """
-    rows = list(records)
-    turns = sorted((record for record in rows if record.turn is not None), key=lambda record: record.turn or 0)
-    places = {record.id: place for place, record in enumerate(turns)}
-    ratio, least = 0.0, []
-    for band in range(len(policy.bands)):
-        gap, fewest = _gaps(turns, _waits([row for row in rows if row.band == band], turns, places), band)
-        bound = nth_dispatch(policy, band, 1, seats=seats).count
-        if bound is not None:
-            ratio = max(ratio, gap / bound)
-        least.append(fewest)
-    return Starvation(ratio, tuple(least))
-
-
-@dataclass(slots=True, frozen=True)
 class Memory:
     """How well the KV cache was used.
 
@@ -182,44 +140,3 @@ def _p99(times: list[float]) -> float:
 
 def _useful_tokens(records: Iterable[Record]) -> int:
     return sum(record.computed_tokens - record.wasted_tokens for record in records if record.band)
-
-
-def _waits(rows: list[Record], turns: list[Record], places: Mapping[int, int]) -> list[bool]:
-    """Say for each dispatch whether some of ``rows``, a band's, waited then, their own dispatch included."""
-    times = [_late(record.dispatched_s) for record in turns]
-    marks = [0] * (len(turns) + 1)
-    for record in rows:
-        first = bisect_right(times, record.arrival_s)
-        if record.turn is not None:
-            end = places[record.id] + 1
-        elif record.finished_s is not None:
-            end = bisect_left(times, record.finished_s)
-        else:
-            end = len(turns)
-        if first < end:
-            marks[first] += 1
-            marks[end] -= 1
-    waiting, result = 0, []
-    for mark in marks[:-1]:
-        waiting += mark
-        result.append(waiting > 0)
-    return result
-
-
-def _gaps(turns: list[Record], waits: list[bool], band: int) -> tuple[int, int | None]:
-    """Return the longest gap of a band, and its fewest dispatches in a window."""
-    longest = gap = run = 0
-    fewest: int | None = None
-    own: list[int] = [0]  # dispatches of the band so far
-    for record, waiting in zip(turns, waits, strict=True):
-        mine = record.band == band
-        own.append(own[-1] + mine)
-        run = run + 1 if waiting else 0
-        gap = gap + 1 if waiting else 0
-        longest = max(longest, gap)
-        if mine:
-            gap = 0
-        if run >= WINDOW:
-            count = own[-1] - own[-1 - WINDOW]
-            fewest = count if fewest is None else min(fewest, count)
-    return longest, fewest

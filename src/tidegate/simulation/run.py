@@ -25,7 +25,7 @@ from tidegate.simulation.baselines import (
 from tidegate.simulation.bound import MOST, value_bound
 from tidegate.simulation.claims import Claim, Verdict, judge, parse_claim
 from tidegate.simulation.engine_model import EngineModel
-from tidegate.simulation.goals import starvation
+from tidegate.simulation.gaps import Gaps, Starvation
 from tidegate.simulation.metering import MeteredServer
 from tidegate.simulation.records import Record, Sink
 from tidegate.simulation.report import Report, ReportFold
@@ -43,7 +43,7 @@ Progress = Callable[[str, float], None]
 """Told the name of the run and the virtual time that it has come to, now and then."""
 
 _TELL_EVERY = 256
-_MOST_ROWS = 600_000  # some 150 MB
+_MANY = 64  # seats
 
 
 class Estimator(Protocol):
@@ -110,39 +110,36 @@ def run_scenario(
     spoken_of = {run for claim in claims for run in claim.runs}
     names = [TIDEGATE, *(name for name in BASELINES if name in wanted or name in spoken_of)]
     make = Knowing if scenario.known_lengths else estimator
-    rows: list[Record] = []
+    gaps = gaps_of(scenario)
     runs = {}
     for name in names:
-        own = _kept(rows, sink) if name == TIDEGATE else None
-        runs[name] = run_one(scenario, load, name, estimator=make(), progress=progress, sink=own)
+        own, counted = (sink, gaps) if name == TIDEGATE else (None, None)
+        runs[name] = run_one(scenario, load, name, estimator=make(), progress=progress, sink=own, gaps=counted)
     bound = value_bound(scenario, load, most=MOST)
     for name, report in runs.items():
         extra = {"value_of_bound": report.total.value / bound} if bound else {}
-        if name == TIDEGATE and (ratio := _starvation(scenario, rows)) is not None:
-            extra["starvation"] = ratio
+        if name == TIDEGATE:
+            extra["starvation"] = starvation(gaps).ratio
         runs[name] = replace(report, extra=extra)
     return Result(scenario, runs, tuple(judge(claim, runs) for claim in claims))
 
 
-def _kept(rows: list[Record], sink: Sink | None) -> Sink:
-    """Keep records for the figure that needs all of them, up to ``_MOST_ROWS``, and pass them on."""
-
-    def take(record: Record) -> None:
-        if len(rows) <= _MOST_ROWS:
-            rows.append(record)
-        if sink is not None:
-            sink(record)
-
-    return take
+def gaps_of(scenario: Scenario) -> dict[str, Gaps]:
+    """Return what counts the gaps of a scenario's pools; of seats that move, as of a pool that may reserve some."""
+    return {
+        pool.name: Gaps(
+            scenario.policy, seats=sum(_MANY if spec.seats == AUTO else spec.seats for spec in pool.backends)
+        )
+        for pool in scenario.policy.pools
+    }
 
 
-def _starvation(scenario: Scenario, rows: list[Record]) -> float | None:
-    """The largest gap over bound; ``None`` without one: several pools, seats that move, too many records."""
-    pools = scenario.policy.pools
-    seats = [spec.seats for spec in pools[0].backends if spec.seats != AUTO]
-    if len(pools) > 1 or len(seats) < len(pools[0].backends) or len(rows) > _MOST_ROWS:
-        return None
-    return starvation(rows, scenario.policy, seats=sum(seats)).ratio
+def starvation(gaps: Mapping[str, Gaps]) -> Starvation:
+    """Return the worst of all pools."""
+    found = [each.found() for each in gaps.values()]
+    least = zip(*(each.least for each in found), strict=True)
+    known = [[count for count in counts if count is not None] for counts in least]
+    return Starvation(max((each.ratio for each in found), default=0.0), tuple(min(c, default=None) for c in known))
 
 
 def claims_of(scenario: Scenario) -> tuple[Claim, ...]:
@@ -163,8 +160,9 @@ def run_one(
     estimator: Estimator | None = None,
     progress: Progress | None = None,
     sink: Sink | None = None,
+    gaps: Mapping[str, Gaps] | None = None,
 ) -> Report:
-    """Run one of ``RUNS`` once and return its report."""
+    """Run one of ``RUNS`` once and return its report; ``gaps`` are counted on the way."""
     estimator = estimator or Knowing()
     fold = ReportFold(scenario)
     engines = {spec.backend: engine(spec, scenario, number) for number, spec in enumerate(scenario.engines)}
@@ -201,6 +199,7 @@ def run_one(
         started=started if pumps else None,
         log=Fleeting(),
         stoppable=Stoppable.ALWAYS,
+        gaps=gaps,
     )
     for pump in pumps.values():
         pump.fill(pump.source.start_s, world.offer)

@@ -35,6 +35,7 @@ from tidegate.core import (
     WorkEstimate,
 )
 from tidegate.simulation.arrivals import Request
+from tidegate.simulation.gaps import Gaps
 from tidegate.simulation.records import Sink, record_of
 from tidegate.simulation.scraping import Scrape, Scraper
 from tidegate.simulation.servers import NEVER, Leg, Server
@@ -90,6 +91,8 @@ class Entry:
         contended: when it was dispatched, another band waited too.
         passed: when it was dispatched, a higher band waited.
         turn: place in the order of dispatches, from 0.
+        place: of its latest dispatch, among those of its band.
+        began: that one had its first token.
     """
 
     request: Request
@@ -104,6 +107,8 @@ class Entry:
     contended: bool = False
     passed: bool = False
     turn: int | None = None
+    place: int = 0
+    began: bool = False
 
     @property
     def wait_s(self) -> float:
@@ -169,6 +174,7 @@ class World:
         started: Started | None = None,
         log: Log | None = None,
         stoppable: Stoppable = Stoppable.NEVER,
+        gaps: Mapping[str, Gaps] | None = None,
     ) -> None:
         """Set the stage.
 
@@ -182,6 +188,7 @@ class World:
             started: is told of each dispatch, as it happens.
             log: what is kept; ``None``: everything.
             stoppable: when running work may be stopped for a higher band, should the policy want that.
+            gaps: by pool, what counts how long its bands go without a dispatch.
         """
         self.scheduler: SchedulerLike = Scheduler(scheduler) if isinstance(scheduler, Policy) else scheduler
         self.log = Log() if log is None else log
@@ -195,6 +202,7 @@ class World:
         self._open: dict[int, Entry] = {}  # by number, those without an outcome
         self._leases: dict[int, Lease] = {}  # likewise
         self._stoppable = stoppable
+        self._gaps = gaps or {}
         self._legs: dict[int, Leg] = {}  # by number, of those that were stopped
         self._waiting: dict[str, list[int]] = {}  # by pool, for each band
         self._leaving: list[tuple[float, int]] = []  # when the client of an entry leaves
@@ -276,6 +284,7 @@ class World:
         entry = self._open[number]
         if entry.first_token is None:
             entry.first_token = now
+        entry.began = True
         if entry.ticket.stoppable:
             self.observe(now, Began(self._leases[number].id))
 
@@ -295,7 +304,11 @@ class World:
         if before is not None:
             leg = replace(leg, done=before.done + leg.done, work=before.joined(leg.work))
         self._legs[number] = leg
-        self._count(self._open[number].ticket, 1)
+        entry = self._open[number]
+        gaps = self._gaps.get(entry.ticket.pool)
+        if gaps is not None and not entry.began:
+            gaps.undone(entry.ticket.band, entry.place)
+        self._count(entry.ticket, 1)
         self._obey(now, self.scheduler.release(now, self._leases.pop(number).id, Requeue()))
 
     def _arrive(self, now: float, request: Request) -> None:
@@ -340,7 +353,7 @@ class World:
         for action in actions:
             number = int(action.ticket.id)
             if isinstance(action, Dispatch):
-                self._start(now, number, action.lease)
+                self._start(now, number, action)
             elif isinstance(action, Preempt):
                 lease = self._leases.get(number)
                 if lease is action.lease:
@@ -361,9 +374,13 @@ class World:
         else:
             self.observe(now, Declined(lease.id))
 
-    def _start(self, now: float, number: int, lease: Lease) -> None:
-        entry, ticket = self._open[number], lease.ticket
+    def _start(self, now: float, number: int, dispatch: Dispatch) -> None:
+        entry, lease = self._open[number], dispatch.lease
+        ticket = lease.ticket
         waiting = self._waiting[ticket.pool]
+        gaps = self._gaps.get(ticket.pool)
+        if gaps is not None:
+            entry.place, entry.began = gaps.dispatched(ticket.band, waiting, dispatch.barred), False
         if entry.first_token is None:  # else its answer goes on
             entry.passed = any(waiting[: ticket.band])
             entry.contended = entry.passed or any(waiting[ticket.band + 1 :])
