@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -230,16 +232,8 @@ class _Outputs:
             self.quantiles = self._read()
 
     def _read(self) -> tuple[int, int, int]:
-        total = sum(self._weights)
-        found: list[int] = []
-        seen = 0.0
-        for bucket, weight in enumerate(self._weights):
-            seen += weight
-            while len(found) < len(_QUANTILES) and seen >= _QUANTILES[len(found)] * total:
-                found.append(_middle(bucket))
-            if len(found) == len(_QUANTILES):
-                break
-        p50, p90, p99 = found
+        sums = list(accumulate(self._weights))
+        p50, p90, p99 = (_middle(bisect_left(sums, quantile * sums[-1])) for quantile in _QUANTILES)
         return p50, p90, p99
 
 
