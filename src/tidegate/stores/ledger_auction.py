@@ -15,7 +15,7 @@ from tidegate.core import Turn
 from tidegate.core.between import Between
 from tidegate.stores.ledger_protocol import PPM, Grant
 from tidegate.stores.ledger_rules import TOKEN, BandRule, Quota, Rules
-from tidegate.stores.ledger_state import Bucket, LiveBid, Record, State, Waiting
+from tidegate.stores.ledger_state import Bucket, LiveBid, Record, State, Waiting, seats_of, unconfirmed_most
 
 Push = Callable[[str, int, Grant], bool]
 """Push a grant to a replica of an epoch; false when nobody listens there."""
@@ -31,7 +31,7 @@ class Auction:
     def __init__(self, state: State, rules: Rules, now: int, me: str, push: Push) -> None:
         self.state, self.rules, self.now, self.me, self.push = state, rules, now, me, push
         self.total = seats_of(state, rules)
-        self.most = rules.unconfirmed_max or max(2, sum(self.total.values()) // 8)
+        self.most = unconfirmed_most(state, rules)
         self.reserve = state.reserve or tuple(band.reserve for band in rules.bands)
         self.held = held_by_all(state, rules)
         self.between = Between((), Fraction(0))  # its accounts are those of the state
@@ -97,7 +97,7 @@ class Auction:
         any_bid, able = False, []
         for name, record in self.state.replicas.items():
             bid = record.bids.get(band)
-            if bid is None or len(record.pending) >= self.most:
+            if bid is None or not record.listed:
                 continue
             any_bid = True
             tenant = bid.heads[0].tenant
@@ -174,6 +174,7 @@ class Auction:
     def _take(self, record: Record, grant: Grant) -> None:
         record.number = grant.number
         record.pending.append(grant)
+        record.listed = record.listed and len(record.pending) < self.most
         record.held[grant.backend] = record.held.get(grant.backend, 0) + 1
         self.held[grant.backend] += 1
 
@@ -228,11 +229,6 @@ def wait_ms(buckets: dict[str, Bucket], name: str, quota: Quota, now: int) -> in
     bucket = bucket_of(buckets, name)
     bucket.drain(quota, now)
     return bucket.wait_ms(quota)
-
-
-def seats_of(state: State, rules: Rules) -> dict[str, int]:
-    """Return the seats in force, in the order of the configuration."""
-    return {name: state.seats.get(name, seats) for name, seats in zip(rules.backends, rules.seats, strict=True)}
 
 
 def held_by_all(state: State, rules: Rules) -> dict[str, int]:

@@ -19,12 +19,11 @@ from tidegate.stores.ledger_auction import (
     bucket_of,
     counter_of,
     held_by_all,
-    seats_of,
     wait_ms,
 )
 from tidegate.stores.ledger_protocol import PPM, Bid, Charge, PoolView, ReplicaRow, Reply, Report
 from tidegate.stores.ledger_rules import TOKEN, Rules
-from tidegate.stores.ledger_state import Record, State, adapt, live
+from tidegate.stores.ledger_state import Record, State, adapt, live, seats_of, unconfirmed_most
 
 USE_MS = 30_000
 """Time constant of the average use that solo shares are dealt by."""
@@ -111,6 +110,7 @@ def _take(state: State, rules: Rules, now: int, record: Record, report: Report, 
     record.held = {name: used for name, used in report.used if name in rules.backends and used > 0}
     for grant in record.pending:
         record.held[grant.backend] = record.held.get(grant.backend, 0) + 1
+    record.listed = len(record.pending) < unconfirmed_most(state, rules)
     record.waiting, record.rates = report.waiting, report.rates_ppm
     record.bids = {}
     for bid in report.bids:

@@ -27,8 +27,6 @@ DRAIN: Final = 59
 """Per millisecond and unit of quota: 59/60 of the quota in a minute."""
 DEPTH: Final = 60_000
 """Per unit of quota: 1/60 of the quota."""
-LONGEST_MS: Final = 120_000
-"""Whatever was in a bucket has drained by then."""
 TOKEN: Final = 1000
 """Units of a tenant's counter for one token at a weight of 1."""
 BANDS_MAX: Final = 8

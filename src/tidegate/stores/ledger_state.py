@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from tidegate.core import Turn
 from tidegate.stores.ledger_protocol import Bid, Grant, Head
-from tidegate.stores.ledger_rules import BUCKET, DEPTH, DRAIN, LONGEST_MS, Quota, Rules
+from tidegate.stores.ledger_rules import BUCKET, DEPTH, DRAIN, Quota, Rules
 
 
 class Waiting(Struct, frozen=True, array_like=True):
@@ -57,6 +57,7 @@ class Record(Struct):
         number: of the last grant.
         use: seats held on average over half a minute, in millionths.
         charged: number of the last charge counted.
+        listed: its bids count; not once it has as many unconfirmed grants as are allowed, until its next report.
     """
 
     epoch: int
@@ -66,6 +67,7 @@ class Record(Struct):
     ack: int = 0
     charged: int = 0
     use: int = 0
+    listed: bool = False
     held: dict[str, int] = field(default_factory=dict)
     pending: list[Grant] = field(default_factory=list)
     bids: dict[int, LiveBid] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Bucket(Struct, array_like=True):
 
     def drain(self, quota: Quota, now: int) -> None:
         """Let go what has drained since."""
-        passed = min(LONGEST_MS, now - self.at)
+        passed = now - self.at
         self.tokens = max(0, self.tokens - passed * quota.tokens * DRAIN)
         self.requests = max(0, self.requests - passed * quota.requests * DRAIN)
         self.at = now
@@ -168,6 +170,18 @@ def adapt(state: State, rules: Rules) -> None:
     state.seats = {name: seats for name, seats in state.seats.items() if name in auto}
     state.quotas = {name: bucket for name, bucket in state.quotas.items() if name in rules.quotas}
     state.budgets = {name: bucket for name, bucket in state.budgets.items() if name in rules.budgets}
+    most = unconfirmed_most(state, rules)
     for record in state.replicas.values():
         record.held = {name: held for name, held in record.held.items() if name in rules.backends}
         record.pending = [grant for grant in record.pending if grant.backend in rules.backends]
+        record.listed = len(record.pending) < most
+
+
+def seats_of(state: State, rules: Rules) -> dict[str, int]:
+    """Return the seats in force, in the order of the configuration."""
+    return {name: state.seats.get(name, seats) for name, seats in zip(rules.backends, rules.seats, strict=True)}
+
+
+def unconfirmed_most(state: State, rules: Rules) -> int:
+    """Return how many unconfirmed grants a replica may have."""
+    return rules.unconfirmed_max or max(2, sum(seats_of(state, rules).values()) // 8)
