@@ -1,0 +1,409 @@
+"""The ledger in PostgreSQL, for small installations that run jobs there anyway. Needs the extra ``postgres``.
+
+A turn is one transaction under an advisory lock of its pool: read the state, decide by the reference model here, write
+what changed, notify. It takes two round trips, in which the others wait. The tables are unlogged: they are empty after
+a crash of the server, which every ledger survives. A replica that is frozen inside a transaction would stop the pool,
+so the server ends transactions that idle.
+
+NOTIFY does not tell who listens. So a listener holds an advisory lock, shared, for as long as its connection lives,
+and whoever grants tries to take that lock: where it succeeds nobody listens. No pool of transactions may stand between
+us and the server, because LISTEN and locks belong to a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from tidegate.stores import ledger_model
+from tidegate.stores.errors import StoreError
+from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S, LedgerHandle, NoConfigurationError
+from tidegate.stores.ledger_protocol import (
+    Grant,
+    LedgerUnavailable,
+    Lost,
+    News,
+    PoolConfig,
+    PoolView,
+    Pushed,
+    Reply,
+    Report,
+    Subscribed,
+)
+from tidegate.stores.ledger_rules import Rules, is_news, rules_of
+from tidegate.stores.ledger_state import Record, State, new_state
+
+try:
+    import psycopg
+except ImportError as error:
+    raise StoreError("a ledger in PostgreSQL needs the driver psycopg 3: pip install 'tidegate[postgres]'") from error
+
+_SCHEMA_LOCK: Final = 0x7469_6466
+_IDLE_MS: Final = 1000
+_OPTIONS: Final = (
+    f"-c synchronous_commit=off -c lock_timeout={int(CALL_S * 1000)} -c client_min_messages=warning "
+    f"-c idle_in_transaction_session_timeout={_IDLE_MS}"
+)
+_CONNECT: Final = {
+    "connect_timeout": 2,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "tcp_user_timeout": 5000,
+    "application_name": "tidegate-ledger",
+}
+_ASK_S: Final = 0.5
+_TABLES: Final = f"""
+BEGIN;
+SELECT pg_advisory_xact_lock({_SCHEMA_LOCK});
+CREATE SCHEMA IF NOT EXISTS tidegate;
+CREATE UNLOGGED TABLE IF NOT EXISTS tidegate.ledger_pools (
+    pool bigint PRIMARY KEY, revision bigint NOT NULL, config bytea NOT NULL, state bytea
+) WITH (fillfactor = 50);
+CREATE UNLOGGED TABLE IF NOT EXISTS tidegate.ledger_replicas (
+    pool bigint, replica bigint, record bytea NOT NULL, PRIMARY KEY (pool, replica)
+) WITH (fillfactor = 50);
+COMMIT
+"""
+_pack = msgspec.msgpack.Encoder().encode
+_configs = msgspec.json.Decoder(PoolConfig)
+_states = msgspec.msgpack.Decoder(State)
+
+
+class _Row(Struct):
+    """A replica as stored: its name with it, since its key is a number."""
+
+    name: str
+    record: Record
+
+
+_rows = msgspec.msgpack.Decoder(_Row)
+
+
+def _number(*words: str) -> int:
+    """A key of 64 bits for a name; it also names the lock of a pool or a listener."""
+    return int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise StoreError(f"cluster.store: PostgreSQL refuses: {_first_line(error)}") from error
+    except (psycopg.Error, OSError) as error:
+        raise LedgerUnavailable(f"cluster.store: PostgreSQL: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition(os.linesep)[0]
+
+
+async def _bounded(task: asyncio.Task[Any], seconds: float) -> Any:
+    """Wait for a task, but not longer; the driver closes the connection of one that is cancelled twice."""
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+    if not task.done():
+        raise LedgerUnavailable(f"cluster.store: no answer from PostgreSQL in {seconds:g} s")
+    return task.result()
+
+
+class PostgresLedgerStore:
+    """The ledgers in one database, by one connection for calls; subscriptions have their own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._pools: dict[str, PostgresLedger] = {}
+        self._turn: asyncio.Lock | None = None
+
+    def pool(self, name: str) -> PostgresLedger:
+        """Return the ledger of one pool."""
+        if name not in self._pools:
+            self._pools[name] = PostgresLedger(self, name)
+        return self._pools[name]
+
+    async def connect(self) -> psycopg.AsyncConnection[Any]:
+        """Open a connection of its own."""
+        with _translated():
+            return await psycopg.AsyncConnection.connect(self._url, autocommit=True, options=_OPTIONS, **_CONNECT)  # type: ignore[arg-type]
+
+    async def run(self, work: Callable[[psycopg.AsyncConnection[Any]], Any]) -> Any:
+        """Do ``work`` on the connection, alone, within ``CALL_S``; make tables that are missing."""
+        return await _bounded(asyncio.get_running_loop().create_task(self._run(work)), CALL_S)
+
+    async def _run(self, work: Callable[[psycopg.AsyncConnection[Any]], Any]) -> Any:
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        async with self._turn:
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = self._connection = await self.connect()
+            with _translated():
+                try:
+                    return await work(connection)
+                except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                    await connection.execute("ROLLBACK")
+                    await connection.execute(_TABLES.encode())
+                    return await work(connection)
+                except BaseException:
+                    if not connection.closed and connection.pgconn.transaction_status:
+                        await connection.close()
+                    raise
+
+    async def close(self) -> None:
+        """Close connections and subscriptions."""
+        for ledger in self._pools.values():
+            await ledger.close()
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class PostgresLedger(LedgerHandle):
+    """The ledger of one pool."""
+
+    def __init__(self, store: PostgresLedgerStore, pool: str) -> None:
+        super().__init__()
+        self._store, self._pool = store, pool
+        self._key = _number("pool", pool)
+        self._rules: tuple[int, Rules] | None = None  # and the revision they are of
+        self._subscriptions: set[PostgresSubscription] = set()
+        self._load = (
+            f"BEGIN; SELECT pg_advisory_xact_lock({self._key}); "
+            f"SELECT revision, state, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint "
+            f"FROM tidegate.ledger_pools WHERE pool = {self._key}; "
+            f"SELECT replica, record, pg_try_advisory_xact_lock(replica) "
+            f"FROM tidegate.ledger_replicas WHERE pool = {self._key}"
+        ).encode()
+
+    def listener(self, replica: str) -> int:
+        """Return the number of a replica: its key, and the lock that its listener holds."""
+        return _number("replica", self._pool, replica)
+
+    async def _configuration(self) -> PoolConfig | None:
+        async def work(connection: psycopg.AsyncConnection[Any]) -> PoolConfig | None:
+            cursor = await connection.execute(
+                f"SELECT config FROM tidegate.ledger_pools WHERE pool = {self._key}".encode()
+            )
+            row = await cursor.fetchone()
+            return None if row is None else _configs.decode(row[0])
+
+        config: PoolConfig | None = await self._store.run(work)
+        return config
+
+    async def _configure(self, config: PoolConfig) -> None:
+        rules_of(config)
+        raw = msgspec.json.encode(config)
+        revision = int.from_bytes(hashlib.sha256(raw).digest()[:8], "big", signed=True)
+
+        async def work(connection: psycopg.AsyncConnection[Any]) -> None:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({self._key})".encode())
+                cursor = await connection.execute(
+                    f"SELECT config FROM tidegate.ledger_pools WHERE pool = {self._key}".encode()
+                )
+                row = await cursor.fetchone()
+                if is_news(config, None if row is None else _configs.decode(row[0])):
+                    await connection.execute(
+                        "INSERT INTO tidegate.ledger_pools (pool, revision, config) VALUES (%s, %s, %s) "
+                        "ON CONFLICT (pool) DO UPDATE SET revision = EXCLUDED.revision, config = EXCLUDED.config",
+                        (self._key, revision, raw),
+                    )
+
+        await self._store.run(work)
+
+    async def _turn(self, replica: str, report: Report, *, at_ms: int | None = None) -> Reply:
+        """``at_ms``: the time, in tests; a name with an x has no listener then."""
+
+        async def work(connection: psycopg.AsyncConnection[Any]) -> Reply:
+            pool = await self._begin(connection)
+            now = pool.now if at_ms is None else at_ms
+            state = pool.state or new_state(pool.rules, now)
+            state.replicas = pool.records
+            pushes: list[tuple[int, bytes]] = []
+
+            def push(to: str, epoch: int, grant: Grant) -> bool:
+                listener = self.listener(to)
+                if at_ms is not None:
+                    return not to.startswith("x")
+                if listener in pool.deaf:
+                    return False
+                pushes.append((listener, base64.b64encode(_pack(Pushed(epoch, grant)))))
+                return True
+
+            reply = ledger_model.turn(state, pool.rules, now, replica, report, push)
+            await self._end(connection, state, pool.raw, pushes)
+            return reply
+
+        reply: Reply = await self._store.run(work)
+        return reply
+
+    async def leave(self, replica: str) -> None:
+        """Forget a replica."""
+
+        async def work(connection: psycopg.AsyncConnection[Any]) -> None:
+            where = f"pool = {self._key} AND replica = {self.listener(replica)}"
+            await connection.execute(
+                f"BEGIN; SELECT pg_advisory_xact_lock({self._key}); "
+                f"DELETE FROM tidegate.ledger_replicas WHERE {where}; COMMIT".encode()
+            )
+
+        await self._store.run(work)
+
+    async def view(self) -> PoolView | None:
+        """Return the whole pool."""
+
+        async def work(connection: psycopg.AsyncConnection[Any]) -> PoolView | None:
+            try:
+                pool = await self._begin(connection)
+            except NoConfigurationError:
+                return None
+            await connection.execute("COMMIT")
+            if pool.state is None:
+                return None
+            pool.state.replicas = pool.records
+            return ledger_model.view(pool.state, pool.rules, pool.now)
+
+        view: PoolView | None = await self._store.run(work)
+        return view
+
+    async def _begin(self, connection: psycopg.AsyncConnection[Any]) -> _Pool:
+        cursor = await connection.execute(self._load)
+        cursor.nextset()
+        cursor.nextset()
+        row = await cursor.fetchone()
+        if row is None:
+            await connection.execute("ROLLBACK")
+            raise NoConfigurationError("ledger: the pool has no configuration yet")
+        cursor.nextset()
+        pool = _Pool(
+            await self._rules_of(connection, row[0]), None if row[1] is None else _states.decode(row[1]), row[2]
+        )
+        async for number, raw, deaf in _each(cursor):
+            stored = _rows.decode(raw)
+            pool.records[stored.name] = stored.record
+            pool.raw[number] = raw
+            if deaf:
+                pool.deaf.add(number)
+        return pool
+
+    async def _rules_of(self, connection: psycopg.AsyncConnection[Any], revision: int) -> Rules:
+        if self._rules is None or self._rules[0] != revision:
+            cursor = await connection.execute(
+                f"SELECT config FROM tidegate.ledger_pools WHERE pool = {self._key}".encode()
+            )
+            row = await cursor.fetchone()
+            assert row is not None  # under the lock
+            self._rules = revision, rules_of(_configs.decode(row[0]))
+        return self._rules[1]
+
+    async def _end(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        state: State,
+        before: dict[int, bytes],
+        pushes: list[tuple[int, bytes]],
+    ) -> None:
+        """Write what changed, notify, commit, all in one message."""
+        records, state.replicas = state.replicas, {}
+        after = {self.listener(name): _pack(_Row(name, record)) for name, record in records.items()}
+        parts = [f"UPDATE tidegate.ledger_pools SET state = '\\x{_pack(state).hex()}' WHERE pool = {self._key}"]
+        parts += [
+            f"INSERT INTO tidegate.ledger_replicas VALUES ({self._key}, {number}, '\\x{raw.hex()}') "
+            "ON CONFLICT (pool, replica) DO UPDATE SET record = EXCLUDED.record"
+            for number, raw in after.items()
+            if raw != before.get(number)
+        ]
+        parts += [
+            f"DELETE FROM tidegate.ledger_replicas WHERE pool = {self._key} AND replica = {number}"
+            for number in before.keys() - after.keys()
+        ]
+        parts += [f"SELECT pg_notify('{_channel(number)}', '{payload.decode()}')" for number, payload in pushes]
+        parts.append("COMMIT")
+        await connection.execute("; ".join(parts).encode())
+
+    def subscribe(self, replica: str, listener: Callable[[News], None]) -> PostgresSubscription:
+        """Have grants pushed."""
+        subscription = PostgresSubscription(self._store.connect, self.listener(replica), listener)
+        self._subscriptions.add(subscription)
+        subscription.task.add_done_callback(lambda _: self._subscriptions.discard(subscription))
+        return subscription
+
+    async def close(self) -> None:
+        """End its subscriptions."""
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+
+
+class _Pool:
+    """A pool as read at the beginning of a turn. ``deaf``: numbers of replicas without a listener."""
+
+    def __init__(self, rules: Rules, state: State | None, now: int) -> None:
+        self.rules, self.state, self.now = rules, state, now
+        self.records: dict[str, Record] = {}
+        self.raw: dict[int, bytes] = {}
+        self.deaf: set[int] = set()
+
+
+async def _each(cursor: psycopg.AsyncCursor[Any]) -> AsyncIterator[Any]:
+    for row in await cursor.fetchall():
+        yield row
+
+
+def _channel(number: int) -> str:
+    return f"tidegate_{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+
+class PostgresSubscription:
+    """A listening connection, made again whenever it breaks or falls silent."""
+
+    def __init__(self, connect: Callable[[], Any], number: int, listener: Callable[[News], None]) -> None:
+        self._connect, self._number, self._listener = connect, number, listener
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """End it."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = RECONNECT_S
+        while True:
+            with contextlib.suppress(StoreError, psycopg.Error, OSError):
+                connection = await self._connect()
+                try:
+                    await self._bounded(connection, f"LISTEN {_channel(self._number)}")
+                    await self._bounded(connection, f"SELECT pg_advisory_lock_shared({self._number})")
+                    pause_s = RECONNECT_S
+                    self._listener(Subscribed())
+                    try:
+                        await self._listen(connection)
+                    finally:
+                        self._listener(Lost())
+                finally:
+                    await connection.close()
+            await asyncio.sleep(pause_s)
+            pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
+
+    async def _bounded(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
+        task = asyncio.get_running_loop().create_task(connection.execute(sql.encode()))
+        await _bounded(task, CALL_S)
+
+    async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        while True:
+            async for notice in connection.notifies(timeout=_ASK_S):
+                with contextlib.suppress(ValueError, msgspec.MsgspecError):  # none of ours
+                    self._listener(msgspec.msgpack.decode(base64.b64decode(notice.payload), type=Pushed))
+            await self._bounded(connection, "SELECT 1")  # silence must not be a broken line
