@@ -167,9 +167,9 @@ class Response:
         connection.leave(left)
 
     @property
-    def unread(self) -> bool:
-        """Whether something has come that its reader has not taken."""
-        return bool(self._pieces)
+    def over(self) -> bool:
+        """Whether nothing more can come, though the reader may not have taken all of it."""
+        return self._connection is None
 
     # What follows is called by the connection only.
 

@@ -291,7 +291,7 @@ class Completions:
                 if not tries.carries:
                     call.lease = lease
                 self._refuser.storm.dispatched(lease.started)
-                again = await self._try(call, asked, exchange, tries, send)
+                again = Cut.CUT if exchange.cut else await self._try(call, asked, exchange, tries, send)
                 if again is None:
                     return None
                 with beating(call, send, every_s):

@@ -50,6 +50,7 @@ class Exchange:
         "_leaving",
         "_sent_at",
         "_task",
+        "_unasked",
         "_waiting",
         "cut",
         "gone",
@@ -77,7 +78,7 @@ class Exchange:
         self.stopped: Reason | None = None
         self.trace: Trace | None = None
         self.lost: Reason | None = None
-        self.cut = self._leaving = False
+        self.cut = self._leaving = self._unasked = False
         self.may_stop: Callable[[], bool] | None = None
 
     def __enter__(self) -> Self:
@@ -118,6 +119,8 @@ class Exchange:
 
         ``None``: refused, see ``refusal``.
         """
+        if self._unasked:
+            self._vacate()
         while self._leaving or self._waiting:
             self._future = asyncio.get_running_loop().create_future()
             await self._future
@@ -156,6 +159,9 @@ class Exchange:
     def sent(self, response: Response) -> None:
         """Keep the answer that is to come, so that it can be ended before its head."""
         self.response = response
+        if self._unasked:
+            self._unasked = False
+            response.leave(self._vacate)
 
     @property
     def heard_at(self) -> float:
@@ -204,17 +210,20 @@ class Exchange:
         response = self.response
         if lease is not self.lease or self.cut or self.stopped is not None:
             return False
-        if response is None or response.unread or response.at_end:  # not asked yet; a slow client; about to end
+        if response is not None and response.over:  # about to end
             return False
         if self.may_stop is None or not self.may_stop():
             return False
         self.cut = self._leaving = True
-        response.leave(self._vacate)
+        if response is None:  # its task has yet to ask the engine, or notices before it does
+            self._unasked = True
+        else:
+            response.leave(self._vacate)
         return True
 
     def _vacate(self) -> None:
         """The engine has let go: ask for another seat, unless the request has ended meanwhile."""
-        self._leaving = False
+        self._leaving = self._unasked = False
         lease, self.lease = self.lease, None
         if lease is not None:
             self.response = self.refusal = None

@@ -37,15 +37,17 @@ class Resuming:
         splice: joins them.
         left: how often it may still go on after a failure.
         seam: why the last leg was cut; empty in the first one.
+        blocked: the client does not take what came: what is stopped now would keep its seat until it does.
     """
 
-    __slots__ = ("_counted", "_cut_at", "_recorder", "left", "seam", "splice")
+    __slots__ = ("_counted", "_cut_at", "_recorder", "blocked", "left", "seam", "splice")
 
     def __init__(self, splice: Splice, recorder: Recorder, left: int) -> None:
         self.splice = splice
         self._recorder = recorder
         self.left = left
         self.seam = ""
+        self.blocked = False
         self._cut_at: float | None = None
         self._counted = 0
 
@@ -56,7 +58,12 @@ class Resuming:
 
     def may_stop(self) -> bool:
         """Say whether the answer can go on when it is stopped now. One that is at its end need not be."""
-        return not self.splice.complete and self.splice.finished is None and self.splice.obstacle is None
+        return (
+            not self.blocked
+            and not self.splice.complete
+            and self.splice.finished is None
+            and self.splice.obstacle is None
+        )
 
     def cut(self, seam: str, now: float) -> Obstacle | None:
         """End the present leg; return why the answer cannot go on."""
@@ -189,8 +196,10 @@ async def run_leg(
                 return Broken("an error within the stream")
             resuming.goes_on(clock.now())
             if client is not None:
+                resuming.blocked = True
                 for start in range(0, len(out), PIECE):
                     await client.send(out[start : start + PIECE])
+                resuming.blocked = False
             if response.at_end:
                 break
             data = response.try_read()

@@ -179,7 +179,7 @@ class Row:
         while lease is not None:
             self._lease = lease
             seated()
-            end = await self._try(exchange, tries)
+            end = Cut.CUT if exchange.cut else await self._try(exchange, tries)
             if end is Cut.CUT:
                 lease = await exchange.regained()
             elif isinstance(end, Requeue):
