@@ -24,12 +24,12 @@ from statistics import mean, median
 import numpy as np
 from scipy.optimize import nnls
 
-from benchmarks.engine_servers import MODEL, NotSetUpError, Size, running
-from benchmarks.real_engines import Record, target_of
+from benchmarks.real_engines import ROOT, Record, target_of
 from tidegate.cli.load import ask, chat_request, in_time
 from tidegate.config import key_digest, parse_settings
 from tidegate.simulation import EngineModel, EngineServer, Profile, Request, World
 from tidegate.testing.gateway_process import gateway_process
+from tidegate.testing.real_engines import MODEL, NotSetUpError, Size, vllm_server
 
 Row = tuple[str, str, str]
 SIZE = Size(6, 6 * 512)
@@ -253,7 +253,7 @@ def rows_of(fitted: Fit, real: Outcome, model: Outcome) -> list[Row]:
 def run(seconds: float = 45.0) -> list[Row]:
     """Fit, play and compare."""
     try:
-        with tempfile.TemporaryDirectory() as folder, running("vllm", SIZE, Path(folder, "log")) as engine:
+        with tempfile.TemporaryDirectory() as folder, vllm_server(ROOT, Path(folder, "log"), SIZE) as engine:
             bench = Bench(engine.url, engine.url)
             asyncio.run(measure(bench))  # the first requests are slower than all later ones
             before = asyncio.run(measure(bench))

@@ -24,13 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.engine_servers import CLASS, MODEL, NotSetUpError, Size, running
 from tidegate.cli.load import Target, ask, chat_request, in_time
 from tidegate.testing.engines import EngineServer
 from tidegate.testing.gateway_process import gateway_process
+from tidegate.testing.real_engines import MODEL, SCHEDULER, NotSetUpError, Size, llama_server, vllm_server
 
 Row = tuple[str, str, str]
-SIZES = {"llamacpp": Size(8, 4096), "vllm": Size(8, 1280, CLASS)}
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = {"llamacpp": Size(8, 4096), "vllm": Size(8, 1280)}
+FLAGS = {
+    "llamacpp": ("--threads-http", "64"),
+    "vllm": ("--scheduler-cls", SCHEDULER, "--no-enable-log-requests"),
+}
 EXTRA_SEATS = {"llamacpp": 0, "vllm": 2}
 PRESETS = ("flash-sale", "kv-guard")
 LENGTHS = ((12, 16), (24, 32), (40, 64))
@@ -158,7 +163,7 @@ async def capacity_of(engine: EngineServer, slots: int, band: int) -> float:
 def play(kind: str, preset: str, seconds: float) -> Played:
     """Measure an engine's capacity and play one preset's load before it."""
     size = SIZES[kind]
-    with tempfile.TemporaryDirectory() as folder, running(kind, size, Path(folder, "log")) as engine:
+    with tempfile.TemporaryDirectory() as folder, _server(kind, Path(folder, "log")) as engine:
         played = Played(tuple(asyncio.run(capacity_of(engine, size.slots, band)) for band in range(3)))
         before = _stopped(engine)
         with _gateway(engine, preset, size.slots) as url:
@@ -166,6 +171,11 @@ def play(kind: str, preset: str, seconds: float) -> Played:
         after = _stopped(engine)
         played.stopped = None if after is None or before is None else int(after - before)
     return played
+
+
+def _server(kind: str, log: Path) -> contextlib.AbstractContextManager[EngineServer]:
+    start = {"llamacpp": llama_server, "vllm": vllm_server}[kind]
+    return start(ROOT, log, SIZES[kind], more=FLAGS[kind])
 
 
 @contextlib.contextmanager

@@ -11,51 +11,31 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
 from e2e.client_cases import Target, gateway_config
-from tidegate.testing.engines import EngineServer, engine_server
+from tidegate.testing import real_engines
+from tidegate.testing.engines import EngineServer
 from tidegate.testing.gateway_process import gateway_process
+from tidegate.testing.real_engines import BLOCK, MODEL, NotSetUpError, Size, command_of
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = "tiny"
 ENGINE_TEST = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(20, func_only=True)]
 """Marks of every module here. The limit is for the test; an engine's start has its own."""
 
-LLAMA_FLAGS = [
-    *("--host", "127.0.0.1", "--port", "{port}", "-t", "1", "-tb", "1"),
-    *("--metrics", "--slots", "--no-ui", "--device", "none", "-fit", "off"),
-    *("--temp", "1", "--top-k", "0", "--top-p", "1", "--min-p", "0"),
-]
-VLLM_FLAGS = [
-    *("--host", "127.0.0.1", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
-    *("--scheduling-policy", "priority", "--enable-prompt-tokens-details"),
-]
-VLLM_ENVIRON = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
-VLLM_BLOCKS, VLLM_BLOCK, VLLM_SLOTS, VLLM_MOST = 31, 32, 6, 30
+VLLM_BLOCKS, VLLM_BLOCK, VLLM_SLOTS, VLLM_MOST = 31, BLOCK, 6, 30
 """KV blocks that can be used (one more is reserved), tokens in each, most running requests, most of them at all."""
 
 
-def engine_command(venv: str) -> list[str]:
+def engine_command(kind: str) -> list[str]:
     """The command of an engine that ``make test-engines`` has set up; skips the test when it could not be had."""
-    file = ROOT / venv / "engine.json"
-    found: dict[str, Any] = {"reason": "not set up, run: make test-engines"}
-    if file.exists():
-        found = json.loads(file.read_text())
-    if "command" not in found:
-        pytest.skip(f"{venv}: {found['reason']}")
-    return list(found["command"])
+    try:
+        return command_of(ROOT, kind)
+    except NotSetUpError as reason:
+        pytest.skip(str(reason))
 
 
 @contextlib.contextmanager
@@ -63,22 +43,18 @@ def llama_server(
     log: Path, *, model: str, slots: int, context: int, more: tuple[str, ...] = ()
 ) -> Iterator[EngineServer]:
     """Run llama.cpp's server; ``context`` tokens are shared by all ``slots``."""
-    command = engine_command(".venv-llama")
-    file = ROOT / ".venv-llama" / "models" / f"{model}.gguf"
-    command += ["-m", str(file), "--alias", MODEL, "-np", str(slots), "-c", str(context), *LLAMA_FLAGS, *more]
-    with engine_server(command, kind="llamacpp", log=log) as server:
+    engine_command("llamacpp")
+    with real_engines.llama_server(ROOT, log, Size(slots, context), model=model, more=more) as server:
         yield server
 
 
 @contextlib.contextmanager
 def vllm_server(log: Path, *, model: str, more: tuple[str, ...] = ()) -> Iterator[EngineServer]:
     """Run vLLM with few KV blocks, few slots and its priority policy."""
-    command = engine_command(".venv-vllm")
-    command += [str(ROOT / ".venv-vllm" / "models" / model), "--served-model-name", MODEL, *VLLM_FLAGS]
-    command += ["--block-size", str(VLLM_BLOCK), "--num-gpu-blocks-override", str(VLLM_BLOCKS + 1)]
-    command += ["--max-model-len", "512", "--max-num-seqs", str(VLLM_SLOTS)]
-    command += ["--max-num-queued-reqs", str(VLLM_MOST), *more]
-    with engine_server(command, kind="vllm", log=log, environ=VLLM_ENVIRON, start_s=180) as server:
+    engine_command("vllm")
+    size = Size(VLLM_SLOTS, VLLM_BLOCKS * VLLM_BLOCK)
+    queued = ("--max-num-queued-reqs", str(VLLM_MOST))
+    with real_engines.vllm_server(ROOT, log, size, model=model, more=(*queued, *more)) as server:
         yield server
 
 

@@ -123,14 +123,14 @@ def test_tests_of_an_engine_that_is_not_there_are_skipped_by_its_reason(
 ) -> None:
     monkeypatch.setattr("engines.servers.ROOT", tmp_path)
     with pytest.raises(pytest.skip.Exception, match="make test-engines"):
-        engine_command(".venv-vllm")
+        engine_command("vllm")
     (tmp_path / ".venv-vllm").mkdir()
     file = tmp_path / ".venv-vllm" / "engine.json"
     file.write_text(json.dumps({"reason": "no torch"}))
     with pytest.raises(pytest.skip.Exception, match="no torch"):
-        engine_command(".venv-vllm")
+        engine_command("vllm")
     file.write_text(json.dumps({"command": [os.devnull]}))
-    assert engine_command(".venv-vllm") == [os.devnull]
+    assert engine_command("vllm") == [os.devnull]
 
 
 def test_requirements_name_no_address_and_no_cuda() -> None:

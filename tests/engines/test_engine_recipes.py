@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from engines.servers import ENGINE_TEST, VLLM_ENVIRON, engine_command
+from engines.servers import ENGINE_TEST, engine_command
+from tidegate.testing.real_engines import VLLM_ENVIRON
 from unit.docs_pages import ROOT, read
 
 pytestmark = ENGINE_TEST
@@ -31,7 +32,7 @@ def named(text: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def vllm_help() -> str:
-    command = [*engine_command(".venv-vllm"), "--help=all"]
+    command = [*engine_command("vllm"), "--help=all"]
     return subprocess.run(
         command, env={**os.environ, **VLLM_ENVIRON}, capture_output=True, text=True, check=True, timeout=120
     ).stdout
@@ -39,7 +40,7 @@ def vllm_help() -> str:
 
 @pytest.fixture(scope="module")
 def llama_help() -> str:
-    command = [*engine_command(".venv-llama"), "--help"]
+    command = [*engine_command("llamacpp"), "--help"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 

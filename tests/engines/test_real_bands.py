@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,16 +17,14 @@ from e2e.client_cases import Target
 from e2e.raw import until
 from engines.servers import (
     ENGINE_TEST,
-    MODEL,
-    ROOT,
     VLLM_SLOTS,
     Answer,
     ask,
     behind_gateway,
-    engine_command,
     vllm_server,
 )
 from tidegate.testing.engines import EngineServer
+from tidegate.testing.real_engines import MODEL, SCHEDULER
 
 pytestmark = ENGINE_TEST
 
@@ -43,12 +40,10 @@ LONG = "word and more " * 45
 
 @pytest.fixture(scope="module")
 def banded_vllm(logs: Path) -> Iterator[EngineServer]:
-    """Like ``slow_vllm``, with our class, found in the source tree, in it."""
-    more = ("--scheduler-cls", "tidegate.vllm_plugin.TidegateScheduler")
+    """Like ``slow_vllm``, with our class in it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT / "src"))
         patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-        with vllm_server(logs / "vllm-banded", model="slow", more=more) as server:
+        with vllm_server(logs / "vllm-banded", model="slow", more=("--scheduler-cls", SCHEDULER)) as server:
             yield server
 
 
@@ -150,38 +145,3 @@ async def test_a_full_kv_cache_costs_p0_nothing_and_loses_no_answer(banded_vllm:
 
 KEEP = "p2: {kv_watermark: 0, kv_resume: 0, ceiling: 0.625"
 """The gateway's own watermark is off, so that the cache gets full."""
-
-
-def in_vllm(code: str) -> str:
-    """Run some Python in vLLM's environment, which has none of the gateway's dependencies."""
-    python = Path(engine_command(".venv-vllm")[0]).with_name("python")
-    environ = {"PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "ERROR", "PATH": "/usr/bin:/bin"}
-    ran = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=100)
-    assert not ran.returncode, ran.stderr[-2000:]
-    return ran.stdout
-
-
-@pytest.mark.timeout(120, func_only=True)
-def test_what_does_not_fit_is_refused_at_the_start_by_name() -> None:
-    said = in_vllm(
-        """
-import sys
-from types import SimpleNamespace
-from tidegate.vllm_plugin import TidegateScheduler, engine
-def start(said=None):
-    try:
-        TidegateScheduler(SimpleNamespace(additional_config={"tidegate": said or {}}))
-    except Exception as error:
-        print(type(error).__name__, error)
-start({"preemption_per_s": 3})
-engine.vllm.__version__ = "0.99.0"
-start()
-print(engine._missing(), [name for name in sys.modules if name.startswith("tidegate.")
-      and name.split(".")[1] not in ("_version", "core", "vllm_plugin")])
-"""
-    ).splitlines()
-    assert said[0].startswith(
-        "RulesError --additional-config: tidegate.preemption_per_s: no such setting; expected one"
-    )
-    assert said[1].startswith("RuntimeError tidegate.vllm_plugin supports vLLM 0.32.x; this is 0.99.0.")
-    assert said[2] == "[] []"

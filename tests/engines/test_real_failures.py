@@ -16,7 +16,6 @@ import pytest
 from e2e.client_cases import KEY, Target, eventually
 from engines.servers import (
     ENGINE_TEST,
-    MODEL,
     VLLM_MOST,
     ask,
     behind_gateway,
@@ -27,6 +26,7 @@ from engines.servers import (
 )
 from tidegate.testing.engines import EngineServer
 from tidegate.testing.gateway_process import gateway_process
+from tidegate.testing.real_engines import MODEL
 
 pytestmark = ENGINE_TEST
 

@@ -18,10 +18,11 @@ import openai
 import pytest
 
 from e2e.client_cases import KEY, Target
-from engines.servers import ENGINE_TEST, MODEL, behind_gateway, llama_server
+from engines.servers import ENGINE_TEST, behind_gateway, llama_server
 from tidegate.config import key_digest
 from tidegate.testing.engines import EngineServer
 from tidegate.testing.gateway_process import gateway_process
+from tidegate.testing.real_engines import MODEL
 
 pytestmark = ENGINE_TEST
 PATIENT = pytest.mark.timeout(60, func_only=True)

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from e2e.client_cases import Target
-from engines.servers import ENGINE_TEST, MODEL, VLLM_BLOCK, VLLM_BLOCKS, VLLM_MOST, VLLM_SLOTS
+from engines.servers import ENGINE_TEST, VLLM_BLOCK, VLLM_BLOCKS, VLLM_MOST, VLLM_SLOTS
 from tidegate.testing.engines import EngineServer
 from tidegate.testing.processes import engine_process
+from tidegate.testing.real_engines import MODEL
 
 pytestmark = ENGINE_TEST
 
