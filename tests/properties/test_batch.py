@@ -15,9 +15,11 @@ from tidegate.vllm_plugin.decide import (
     Member,
     Patience,
     Runner,
+    Share,
     Waiter,
     band_of,
     headroom,
+    hold_back,
     make_room,
     may_stop,
     place,
@@ -202,6 +204,27 @@ def test_the_lowest_band_with_the_least_computed_is_stopped() -> None:
     assert names([high(7)], slots=1, blocks=0) == [], "not even all would be enough: nobody is stopped"
     assert names([Waiter(Member(1, 0.0), 1)]) == [], "it may not have others stopped"
     assert names([Waiter(Member(0, 0.0, promoted=True), 1), high()]) == [["c", "b"]], "one in front gets room too"
+
+
+def test_long_prompts_of_lower_bands_pause_for_a_prompt_that_would_get_no_tokens() -> None:
+    rules = Rules((BandRules(may_preempt=True), BandRules(), BandRules(preemptible=True)))
+
+    def held(*shares: Share, budget: int = 100) -> list[object]:
+        return [share.handle for share in hold_back(shares, rules, budget)]
+
+    def share(band: int, tokens: int, name: str = "", *, prompt: bool = True, promoted: bool = False) -> Share:
+        return Share(Member(band, 0.0, promoted=promoted), tokens, prompt, name)
+
+    assert held(share(2, 500, "a"), share(1, 5, "b"), share(0, 40)) == ["a", "b"]
+    assert held(share(2, 50, "a"), share(0, 40), share(2, 500)) == [], "it gets its tokens anyway"
+    assert held(share(2, 50, "a"), share(0, 60)) == ["a"], "it would get a part"
+    assert held(share(2, 60, prompt=False), share(2, 10, "a"), share(0, 60)) == ["a"], "who writes goes on"
+    assert held(share(2, 60, prompt=False), share(2, 10, "a"), share(0, 30)) == []
+    assert held(share(0, 500, "a"), share(0, 40)) == [], "not for one of the same band"
+    assert held(share(2, 500), share(1, 40)) == [], "its band may not"
+    assert held(share(0, 500, promoted=True), share(2, 500, "a"), share(0, 40)) == ["a"]
+    assert held(share(2, 500), share(0, 40, promoted=True)) == []
+    assert held(share(2, 500, "a"), share(0, 40), share(2, 500, "b")) == ["a"]
 
 
 def test_who_may_be_stopped() -> None:

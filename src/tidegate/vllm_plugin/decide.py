@@ -1,8 +1,9 @@
 """Who goes first in the engine, who is stopped for whom, and who has waited too long. Pure; ``now`` is an argument.
 
 vLLM admits its waiting requests in the order of (``priority``, arrival), lower numbers first, and stops at the first
-that does not fit. So three things suffice: the number (``place``), whom to stop so that a waiting request fits
-(``make_room``), and an exception now and then for one that has waited too long (``Patience``).
+that does not fit; it computes the running before the waiting, in the order in which they were admitted. So four things
+suffice: the number (``place``), whom to stop so that a waiting request fits (``make_room``), whose prompts pause for a
+step (``hold_back``), and an exception now and then for one that has waited too long (``Patience``).
 
 Invariants: a request is stopped only for one of a higher band; no stop is made that does not help; a request is
 stopped at most ``max_preemptions`` times for others; stops keep to ``preemptions_per_s``; of every 1 / ``overtake_cap``
@@ -68,6 +69,23 @@ class Runner:
     member: Member
     computed: int
     blocks: int
+    handle: object = None
+
+
+@dataclass(slots=True)
+class Share:
+    """What one request could use of a step's tokens.
+
+    Attributes:
+        member: its memory.
+        tokens: so many.
+        prompt: some of its prompt is not computed yet.
+        handle: whatever the caller knows it by.
+    """
+
+    member: Member
+    tokens: int
+    prompt: bool
     handle: object = None
 
 
@@ -162,6 +180,34 @@ def _victims(candidates: Sequence[Runner], rules: Rules, *, by: int, slots: int,
             slots += 1
             blocks += runner.blocks
     return taken
+
+
+def hold_back(shares: Iterable[Share], rules: Rules, budget: int) -> list[Share]:
+    """Choose whose prompts pause for a step, so that a prompt of a higher band is computed in it.
+
+    Without it one long prompt of a low band would take all tokens of every step until its end, and whoever comes
+    after it would wait for that. Nobody loses anything by a pause; not to pause twice in a row is up to the caller.
+
+    Args:
+        shares: in the order in which they are served.
+        rules: the rules; only bands that may have others stopped have others pause.
+        budget: most tokens of a step.
+
+    Returns:
+        The prompts of lower bands before the first such one that would not get all that it can use; those that were
+        promoted are never among them.
+    """
+    before: list[Share] = []
+    for share in shares:
+        member = share.member
+        if not share.prompt:
+            budget -= share.tokens
+        elif share.tokens > budget and rules.bands[member.band].may_preempt and not member.promoted:
+            return [each for each in before if each.member.band > member.band and not each.member.promoted]
+        else:
+            budget = max(0, budget - share.tokens)
+            before.append(share)
+    return []
 
 
 class Allowance:

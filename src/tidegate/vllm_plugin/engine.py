@@ -6,7 +6,10 @@ tested with; any other is refused at the start, and so is one that lacks a part 
 What is used of vLLM, and why it holds in 0.32: requests are admitted from a heap ordered by (``priority``, arrival) and
 the scan stops at the first that does not fit; a running request that finds no block preempts the running one with the
 largest (``priority``, arrival); ``watermark_blocks`` is what must stay free when a waiting request is admitted beside
-running ones; ``_preempt_request`` may be called before a step (vLLM does so itself when it resets its prefix cache).
+running ones; ``_preempt_request`` may be called before a step (vLLM does so itself when it resets its prefix cache, and
+like there a stopped one is taken out of ``prev_step_scheduled_req_ids``: one that is admitted again in the same step is
+then sent to the worker with all of its tokens); a running request is left out of the steps before its
+``next_decode_eligible_step``.
 """
 
 from __future__ import annotations
@@ -31,9 +34,11 @@ from tidegate.vllm_plugin.decide import (
     Member,
     Patience,
     Runner,
+    Share,
     Waiter,
     band_of,
     headroom,
+    hold_back,
     make_room,
     place,
 )
@@ -86,6 +91,7 @@ class TidegateScheduler(AsyncScheduler):
         self._tide_allowance = Allowance(self._tide.preemptions_per_s)
         self._tide_patience = Patience(self._tide)
         self._tide_looked = 0.0
+        self._tide_held = False
         self._tide_allocate = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._tide_admit
         _log.info("tidegate bands on vLLM %s: %s", vllm.__version__, self._tide)
@@ -112,6 +118,7 @@ class TidegateScheduler(AsyncScheduler):
                 self._tide_looked = now
                 self._tide_promote(now)
             self._tide_make_room(now)
+        self._tide_hold_back()
         return super().schedule(*args, **kwargs)
 
     def _preempt_request(self, request: Request, timestamp: float, *args: Any, **kwargs: Any) -> None:
@@ -157,11 +164,8 @@ class TidegateScheduler(AsyncScheduler):
             self._tide_waiters(),
             self._tide_runners(),
             self._tide,
-            slots=self.max_num_active_reqs
-            - len(self.running)
-            - self.num_waiting_for_streaming_input
-            - len(self.kv_holding_waiting),
-            blocks=self.kv_cache_manager.block_pool.get_num_free_blocks() - self._tide_growth(),
+            slots=self._tide_slots(),
+            blocks=self._tide_blocks(),
             total=self._tide_total(),
         )
         for group in groups:
@@ -172,16 +176,44 @@ class TidegateScheduler(AsyncScheduler):
                 self.running.remove(request)
                 runner.member.stops += 1
                 self._preempt_request(request, now, drop_stale_output=self.requires_kv_delivery)
+                self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def _tide_hold_back(self) -> None:
+        """Let prompts of lower bands pause for one of a band that may press, in every second step at most."""
+        held: list[Share] = []
+        if not self._tide_held and any(request.is_prefill_chunk for request in self.running):
+            held = hold_back(self._tide_shares(), self._tide, self.max_num_scheduled_tokens)
+        for share in held:
+            paused: Any = share.handle
+            paused.next_decode_eligible_step = self.current_step + 2  # not in the step that begins now
+        self._tide_held = bool(held)
+
+    def _tide_ready(self) -> Iterator[Request]:
+        """Waiting requests that the next step does not pass over, in order."""
+        adapters = {request.lora_request.lora_int_id for request in self.running if request.lora_request}
+        full = self.lora_config is not None and len(adapters) >= self.lora_config.max_loras
+        for request in self.waiting:
+            if request.status not in _WAITING or (request.num_stale_output_tokens and not request.drop_stale_output):
+                continue
+            if full and request.lora_request and request.lora_request.lora_int_id not in adapters:
+                continue
+            yield request
 
     def _tide_waiters(self) -> Iterator[Waiter]:
-        """Waiting requests that the next step can admit, in order."""
-        ready = (
-            request
-            for request in self.waiting
-            if request.status in _WAITING and (not request.num_stale_output_tokens or request.drop_stale_output)
-        )
-        for request in islice(ready, _LOOKED_AT):
+        for request in islice(self._tide_ready(), _LOOKED_AT):
             yield Waiter(request.tidegate, self._tide_needs(request))
+
+    def _tide_shares(self) -> Iterator[Share]:
+        """What the running can use of a step, and the first of the waiting if it is to be admitted."""
+        most = self.scheduler_config.long_prefill_token_threshold or self.max_num_scheduled_tokens
+        for request in self.running:
+            yield Share(request.tidegate, min(self._tide_ahead(request), most), request.is_prefill_chunk, request)
+        first = next(self._tide_ready(), None) if self._tide_slots() > 0 else None
+        if first is not None and self._pause_state == PauseState.UNPAUSED:
+            keep = headroom(first.tidegate, self._tide, self._tide_total())
+            if self._tide_needs(first) + keep <= self._tide_blocks():
+                _, cached, _ = self.kv_cache_manager.get_computed_blocks(first)
+                yield Share(first.tidegate, min(first.num_tokens - cached, most), prompt=True)
 
     def _tide_runners(self) -> Iterator[Runner]:
         for request in self.running:
@@ -207,15 +239,26 @@ class TidegateScheduler(AsyncScheduler):
         )
         return blocks
 
-    def _tide_growth(self) -> int:
-        """Blocks that the running requests begin in this step, which are taken before anybody is admitted."""
-        size, grown = self.block_size, 0
+    def _tide_slots(self) -> int:
+        """How many more may run."""
+        taken = len(self.running) + self.num_waiting_for_streaming_input + len(self.kv_holding_waiting)
+        free: int = self.max_num_active_reqs - taken
+        return free
+
+    def _tide_blocks(self) -> int:
+        """Free blocks, less those that the running requests begin in this step, before anybody is admitted."""
+        size = self.block_size
+        free: int = self.kv_cache_manager.block_pool.get_num_free_blocks()
         for request in self.running:
             have = request.num_computed_tokens
-            ahead = request.num_tokens_with_spec + request.num_output_placeholders - have
-            more = max(0, min(ahead, self.max_num_scheduled_tokens))
-            grown += -(-(have + more) // size) - -(-have // size)
-        return grown
+            more = min(self._tide_ahead(request), self.max_num_scheduled_tokens)
+            free -= -(-(have + more) // size) - -(-have // size)
+        return free
+
+    def _tide_ahead(self, request: Request) -> int:
+        """Tokens of a running request that are to be computed and are in no step yet."""
+        ahead: int = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+        return max(0, ahead)
 
     def _tide_total(self) -> int:
         total: int = self.kv_cache_manager.block_pool.num_gpu_blocks
