@@ -1,4 +1,7 @@
-"""Run every benchmark and print one table. ``python -m benchmarks [NAME …]`` runs only those named."""
+"""Run every benchmark and print one table. ``python -m benchmarks [--record] [NAME …]`` runs only those named.
+
+Ratios that moved by more than a tenth since the last recorded run are told; ``--record`` makes this run that one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
+from benchmarks import _ratios
 
 Row = tuple[str, str, str]
 
@@ -37,6 +41,8 @@ def rows_of(name: str) -> tuple[list[Row], bool]:
 def main(wanted: list[str]) -> int:
     """Print the table; 1 when a benchmark failed, 2 when one that is named does not exist."""
     known = list(names())
+    keep = "--record" in wanted
+    wanted = [name for name in wanted if name != "--record"]
     unknown = set(wanted) - set(known)
     if unknown:
         print(f"expected some of {', '.join(known)}; came {', '.join(sorted(unknown))}", file=sys.stderr)
@@ -50,7 +56,12 @@ def main(wanted: list[str]) -> int:
         good = good and passed
         for row in rows:
             table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    for name, before, now in _ratios.moved(_ratios.noted, _ratios.recorded()):
+        console.print(f"moved: {name}: {before:.2f} -> {now:.2f} ({now / before - 1:+.0%})")
+    if keep:
+        _ratios.record(_ratios.noted)
     return 0 if good else 1
 
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import stub_engine
+from benchmarks import _ratios, stub_engine
 from benchmarks.load import KEY, request_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,10 +74,10 @@ def measure(command: Command, size: Size = Size()) -> Figures:
     Raises:
         RuntimeError: it did not start to answer, or answered wrongly.
     """
-    with _stub() as engine, _proxy(command, engine) as (proxy, url):
+    with stub() as engine, proxy(command, engine) as (pid, url):
         _load("plain", size.plain // 4, url)
-        plain = min(_plain_us(proxy, url, size.plain) for _ in range(size.rounds))
-        chunk = min(_chunk_us(proxy, url, size.streams, plain) for _ in range(size.rounds))
+        plain = min(plain_us(pid, url, size.plain) for _ in range(size.rounds))
+        chunk = min(_chunk_us(pid, url, size.streams, plain) for _ in range(size.rounds))
         times = {name: seconds * 1e3 for name, seconds in _load("latency", size.latency, engine, url).items()}
     return Figures(plain, chunk, times["p50_0"], times["p99_0"], times["p50_1"], times["p99_1"])
 
@@ -87,6 +87,8 @@ def run() -> list[tuple[str, str, str]]:
     bare = measure(bare_command)
     with tempfile.TemporaryDirectory() as folder:
         real = measure(lambda port, backend: serve_command(Path(folder), port, backend))
+    _ratios.note("CPU per plain request: tidegate over bare proxy", real.plain_us / bare.plain_us)
+    _ratios.note("CPU per streamed chunk: tidegate over bare proxy", real.chunk_us / bare.chunk_us)
     return [
         ("bare uvicorn + client proxy: CPU per plain request", f"{bare.plain_us:.1f} µs", "about 43 µs"),
         ("tidegate serve: CPU per plain request", f"{real.plain_us:.1f} µs", "under 99 µs"),
@@ -120,7 +122,8 @@ def serve_command(folder: Path, port: int, backend: str) -> Sequence[str]:
 # One measurement
 
 
-def _plain_us(proxy: int, url: str, count: int) -> float:
+def plain_us(proxy: int, url: str, count: int) -> float:
+    """Give the CPU per plain request, µs; ``proxy`` is its process."""
     before = _cpu_s(proxy)
     found = _load("plain", count, url)
     return (_cpu_s(proxy) - before) / found["requests"] * 1e6
@@ -139,6 +142,14 @@ def _chunk_us(proxy: int, url: str, streams: int, plain_us: float) -> float:
             f"{expected} events came in {found['pieces']:.0f} pieces: too busy a machine to count chunks"
         )
     return spent_us / found["pieces"]
+
+
+@contextmanager
+def loading(count: int, url: str) -> Iterator[None]:
+    """Have plain requests sent meanwhile, ``count`` at most."""
+    command = [sys.executable, "-m", "benchmarks.load", "plain", str(count), url]
+    with _running(command, alone=False):
+        yield
 
 
 def _cpu_s(pid: int) -> float:
@@ -183,14 +194,16 @@ def _running(command: Sequence[str], *, alone: bool) -> Iterator[subprocess.Pope
 
 
 @contextmanager
-def _stub() -> Iterator[str]:
+def stub() -> Iterator[str]:
+    """Run the stub engine; gives its root url."""
     with _running([sys.executable, "-m", "benchmarks.stub_engine"], alone=False) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
 
 
 @contextmanager
-def _proxy(command: Command, engine: str) -> Iterator[tuple[int, str]]:
+def proxy(command: Command, engine: str) -> Iterator[tuple[int, str]]:
+    """Run a proxy on a core of its own; gives its process and its root url."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

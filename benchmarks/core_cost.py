@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from queue import PriorityQueue
 
+from benchmarks import _ratios
 from tidegate.core import (
     BackendSpec,
     Band,
@@ -168,6 +169,10 @@ def run() -> list[Row]:
         for line in found.stdout.splitlines():
             what, figure, goal = line.split(" | ")
             rows.append((f"{build}: {what}", figure, goal))
+            if "ratio " in figure:
+                _ratios.note(
+                    f"{build} scheduler over PriorityQueue, {what.partition(', ')[2]}", float(figure.split()[-1])
+                )
     return rows
 
 

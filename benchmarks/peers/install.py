@@ -16,6 +16,7 @@ PACKAGES = {
     "sglang-router": ("sglang-router==0.3.2",),
     "smg": ("smg==1.13.0",),
     "litellm": ("litellm[proxy]==1.106.12",),  # of the releases since, 1.107.0 is not to be used
+    "py-spy": ("py-spy==0.4.1",),  # no peer: it looks at the gateway, for ``benchmarks.parts``
 }
 """Pinned: a table is worth nothing without versions."""
 
