@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.jobs_stage import client_of, reach, records, row, submit
-from e2e.raw import Answer, ask, gateway, until
+from e2e.raw import Answer, Upstream, Visit, ask, gateway, until
 from tidegate.testing.processes import engine_process, running, wait_for_line
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -165,6 +165,53 @@ async def test_streams_outlive_one_of_two_engines(engine: str) -> None:
         assert process.total("tidegate_requests_total", outcome="failed") == failed
         assert process.total("tidegate_requests_total", outcome="completed") == 60 - failed
         assert process.total("tidegate_resumes_total", cause="broken", outcome="completed") >= 10
+        assert process.total("tidegate_running") == 0
+
+
+class Hanging(Upstream):
+    """An engine that begins each answer as ``engine`` would, and then says nothing more with its connection open."""
+
+    SAID = 12  # events
+
+    def __init__(self, engine: str) -> None:
+        super().__init__(self._begin)
+        self._engine = engine
+        self.healthy = True
+
+    async def _begin(self, visit: Visit) -> None:
+        whole = await ask(self._engine, visit.body, path=visit.path)
+        visit.start_stream()
+        visit.send(b"".join(whole.body.split(b"\n\n", self.SAID)[n] + b"\n\n" for n in range(self.SAID)))
+        await asyncio.sleep(60)
+
+    async def look(self, visit: Visit) -> None:
+        visit.answer(b"{}", 200 if self.healthy else 503)
+
+
+async def test_streams_that_fall_silent_go_on_elsewhere_when_their_engine_is_not_well(engine: str) -> None:
+    """Silence alone ends nothing; silence and a failed probe do, and what can go on then does, with the exact text."""
+    more = "gateway: {silence_timeout: 1s}\npolicy: {preempt_rate: 0}"
+    async with (
+        Hanging(engine).running() as hanging,
+        gateway(config(engine, hanging.url, seats=8, more=more)) as process,
+    ):
+        bodies = [request(f"tell me {number}", chat=number % 2 == 0, stream=True, max_tokens=40) for number in range(8)]
+        bodies += [request(f"tell me {number}", stream=True, max_tokens=40, logprobs=True) for number in (8, 9)]
+        expected = await asyncio.gather(*(say(engine, body) for body in bodies[:8]))
+        answers = [asyncio.ensure_future(say(process.url, body)) for body in bodies]
+        await until(lambda: len(hanging.visits) == 5, within_s=5)
+        await asyncio.sleep(2.5)
+        assert process.total("tidegate_running", backend="b1") == 5, "it is well, so they keep their seats"
+        hanging.healthy = False
+        found = await asyncio.gather(*answers)
+        for answer, whole in zip(found[:8], expected, strict=False):
+            assert not answer.broken
+            assert read(answer)[0] == read(whole)[0]
+            assert read(answer)[2] == ["length"]
+        assert all((errors(answer), answer.body.count(b"[DONE]")) in ((0, 1), (1, 0)) for answer in found[8:])
+        silent = sum(map(errors, found[8:]))
+        assert process.total("tidegate_resumes_total", cause="broken", outcome="completed") == 5 - silent >= 3
+        assert process.total("tidegate_requests_total", outcome="failed") == silent
         assert process.total("tidegate_running") == 0
 
 
