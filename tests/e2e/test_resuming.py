@@ -191,8 +191,9 @@ class Hanging(Upstream):
 async def test_streams_that_fall_silent_go_on_elsewhere_when_their_engine_is_not_well(engine: str) -> None:
     """Silence alone ends nothing; silence and a failed probe do, and what can go on then does, with the exact text."""
     more = "gateway: {silence_timeout: 1s}\npolicy: {preempt_rate: 0}"
+    hanging = Hanging(engine)
     async with (
-        Hanging(engine).running() as hanging,
+        hanging.running(),
         gateway(config(engine, hanging.url, seats=8, more=more)) as process,
     ):
         bodies = [request(f"tell me {number}", chat=number % 2 == 0, stream=True, max_tokens=40) for number in range(8)]
