@@ -29,6 +29,7 @@ from tidegate.core import (
     Requeue,
     Scheduler,
     Seats,
+    Signal,
     TenantSpec,
     Ticket,
     Turn,
@@ -112,7 +113,10 @@ class Walk:
     def release(self) -> None:
         lease = self.rng.choice(sorted(self.leases))
         ident, _ = self.leases.pop(lease)
-        ending = self.rng.choice([Release(), Release(Outcome.FAILED), Requeue(), Requeue(avoid=True)])
+        endings: list[Release | Requeue] = [Release(), Release(Outcome.FAILED), Requeue(), Requeue(avoid=True)]
+        ending = self.rng.choice(endings)
+            [Release(), Release(Outcome.FAILED), Requeue(), Requeue(avoid=True)]
+        )
         if isinstance(ending, Requeue):
             self.waiting.add(ident)
         else:
@@ -122,15 +126,14 @@ class Walk:
     def tell(self) -> None:
         rng, name = self.rng, self.rng.choice(NAMES)
         leads = tuple((f"t{number}", 100.0 * rng.random()) for number in range(3))
-        signal = rng.choice(
-            [
-                Health(name, up=rng.random() < 0.8),
-                Paused(name, self.now + 0.2),
-                Seats(name, rng.randrange(8)),
-                Reading(name, self.now, kv_free=rng.random(), running=rng.randrange(8), waiting=0, kv_tokens=3000),
-                Counters("m", rng.randrange(3), leads),
-            ]
-        )
+        signals: list[Signal] = [
+            Health(name, up=rng.random() < 0.8),
+            Paused(name, self.now + 0.2),
+            Seats(name, rng.randrange(8)),
+            Reading(name, self.now, kv_free=rng.random(), running=rng.randrange(8), waiting=0, kv_tokens=3000),
+            Counters("m", rng.randrange(3), leads),
+        ]
+        signal = rng.choice(signals)
         if isinstance(signal, Health):
             (self.down.discard if signal.up else self.down.add)(name)
         self.obey(self.scheduler.observe(self.now, signal))

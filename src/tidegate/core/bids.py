@@ -74,22 +74,37 @@ class PoolBids:
     Attributes:
         used: seats in use by backend name, those that are down included.
         bids: of the bands with work that may run, highest first.
+        waiting: tickets that wait in each band, those that may not run included.
+        rates: arrivals per second in each band.
+        seats: seats of each backend by name.
+        held_s: mean time that a seat is held, seconds; 0 before the first was given back.
     """
 
     used: tuple[tuple[str, int], ...]
     bids: tuple[Bid, ...]
+    waiting: tuple[int, ...]
+    rates: tuple[float, ...]
+    seats: tuple[tuple[str, int], ...]
+    held_s: float
 
 
 def pool_bids(state: State, pool: Pool) -> PoolBids:
     """Return what a pool uses and wants now."""
     seating = pool.seating
-    used = tuple((backend.name, backend.running) for backend in seating.backends)
-    if state.draining or state.behind:
-        return PoolBids(used, ())
-    if seating.gating:
-        look(seating, state.now)
-    found = [_bid(state, pool, band) for band in range(len(pool.queues)) if seating.admits(band)]
-    return PoolBids(used, tuple(bid for bid in found if bid is not None))
+    bids: tuple[Bid, ...] = ()
+    if not (state.draining or state.behind):
+        if seating.gating:
+            look(seating, state.now)
+        found = [_bid(state, pool, band) for band in range(len(pool.queues)) if seating.admits(band)]
+        bids = tuple(bid for bid in found if bid is not None)
+    return PoolBids(
+        tuple((backend.name, backend.running) for backend in seating.backends),
+        bids,
+        tuple(waiting(pool, band) for band in range(len(pool.queues))),
+        tuple(queue.arrivals.rate(state.now, queue.entered) for queue in pool.queues),
+        tuple((backend.name, backend.seats) for backend in seating.backends),
+        pool.drain.mean_s,
+    )
 
 
 def waiting(pool: Pool, band: int) -> int:
