@@ -13,10 +13,11 @@ from tidegate.gateway.link import Link
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, send_head, whole_headers
-from tidegate.gateway.resuming import BROKEN, PREEMPTED, Client, Resuming, run_leg
+from tidegate.gateway.resuming import Client, Resuming, run_leg
 from tidegate.gateway.tries import Cut, Tries
 from tidegate.gateway.watch import BytesWatch, StreamWatch, with_tier
 from tidegate.runtime import Clock, Driver
+from tidegate.splice import BROKEN, PREEMPTED
 from tidegate.telemetry import Recorder
 
 _OF_A_STREAM = (b"content-length", b"content-type", b"cache-control", b"x-accel-buffering")

@@ -24,9 +24,6 @@ from tidegate.splice import Obstacle, Splice, read_wish
 from tidegate.telemetry import Recorder
 
 RESUME_HEADER = b"x-tidegate-resume"
-PREEMPTED, BROKEN = "preempted", "broken"
-"""Why an answer has a seam: labels of metrics."""
-
 _ROUTES = (Route.CHAT, Route.COMPLETIONS)
 
 

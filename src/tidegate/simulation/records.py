@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.core import Outcome, Reason, Turn
+from tidegate.splice import PREEMPTED, Waste
 
 if TYPE_CHECKING:
     from tidegate.simulation.sequences import Work
@@ -114,7 +115,9 @@ def record_of(number: int, entry: Entry, work: Work | None) -> Record:
     )
     if work is not None:
         record.cached_tokens, record.preempted = work.cached, work.preempted
-        record.computed_tokens, record.wasted_tokens = work.computed, work.recomputed
-        if entry.outcome not in (Outcome.COMPLETED, None):
-            record.wasted_tokens = work.computed
+        waste = Waste()
+        waste.again(PREEMPTED, work.recomputed)
+        if entry.outcome is not None:
+            waste.ended(entry.outcome, work.computed - work.recomputed)
+        record.computed_tokens, record.wasted_tokens = work.computed, waste.total
     return record

@@ -6,5 +6,6 @@ Sans-I/O: gateway, simulator and tests drive the same object. What cannot be joi
 
 from tidegate.splice.request import Obstacle, Wish, obstacle_of, read_wish
 from tidegate.splice.splice import Splice
+from tidegate.splice.waste import BROKEN, PREEMPTED, Waste
 
-__all__ = ["Obstacle", "Splice", "Wish", "obstacle_of", "read_wish"]
+__all__ = ["BROKEN", "PREEMPTED", "Obstacle", "Splice", "Waste", "Wish", "obstacle_of", "read_wish"]

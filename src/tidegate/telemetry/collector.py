@@ -38,7 +38,7 @@ class Collector:
         )
         yield _counter(names.RESUMES, {(*key,): n for key, n in recorder.resumes.items()})
         yield _histogram(names.SEAM, {(cause,): seam for cause, seam in recorder.seams.items()})
-        yield _counter(names.WASTED_TOKENS, {(cause,): count for cause, count in recorder.wasted.items()})
+        yield _counter(names.WASTED_TOKENS, {(cause,): count for cause, count in recorder.waste.by_cause.items()})
         yield _gauge(names.MODE, {(recorder.mode,): 1.0})
         if recorder.source is not None:
             yield from _gauges(recorder, recorder.source)

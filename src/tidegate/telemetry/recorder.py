@@ -29,6 +29,7 @@ from tidegate.core import (
     Ticket,
     Turn,
 )
+from tidegate.splice import Waste
 from tidegate.telemetry.accounts import WAIT_BOUNDS_S, BandAccount, Histogram, WindowMax
 from tidegate.telemetry.arrivals import RecentArrivals
 from tidegate.telemetry.collector import Collector
@@ -76,7 +77,7 @@ class Recorder:
     def __init__(self, policy: Policy, *, mode: str = "normal") -> None:
         self.mode = mode
         self.inheritances = 0
-        self.wasted: defaultdict[str, int] = defaultdict(int)
+        self.waste = Waste()
         self.preemptions: defaultdict[tuple[int, int], int] = defaultdict(int)  # by band of the victim, and for whom
         self.resumes: defaultdict[tuple[str, str], int] = defaultdict(int)  # by cause and outcome
         self.seams: dict[str, Histogram] = {}
@@ -192,7 +193,7 @@ class Recorder:
 
     def recomputed(self, cause: str, tokens: int) -> None:
         """Count tokens that had to be computed again to go on with an answer."""
-        self.wasted[cause] += tokens
+        self.waste.again(cause, tokens)
 
     def first_byte(self, lease: Lease, ttft_s: float) -> None:
         """Count the time from the arrival of a request to the first byte of its answer, seconds."""
@@ -266,8 +267,7 @@ class Recorder:
             if ticket.work.output_tokens and release.outcome is Outcome.COMPLETED:
                 account.output_ratio.observe(written / ticket.work.output_tokens)
         used = (read or 0) + (written or 0)
-        if release.outcome is not Outcome.COMPLETED:
-            self.wasted[release.outcome.value] += used
+        self.waste.ended(release.outcome, used)
         if used:
             self.tenant_tokens.add(now, ticket.tenant, used)
 

@@ -1,0 +1,39 @@
+"""Tokens that were computed for nothing, by cause: the one fold of the gateway's metric and of the simulator.
+
+Two things waste: an answer that nobody gets to its end, with all that was computed for it, and what is computed a
+second time so that an answer can go on. A token counts once: what was computed again is not among what an ended request
+used.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tidegate.core import Outcome
+
+PREEMPTED, BROKEN = "preempted", "broken"
+"""Why an answer has a seam. A request that did not complete counts under its outcome."""
+
+
+class Waste:
+    """Adds up. ``by_cause`` holds the tokens of each cause."""
+
+    __slots__ = ("by_cause",)
+
+    def __init__(self) -> None:
+        self.by_cause: defaultdict[str, int] = defaultdict(int)
+
+    def again(self, cause: str, tokens: int) -> None:
+        """Count tokens that were computed before and are once more, because of ``cause``."""
+        if tokens:
+            self.by_cause[cause] += tokens
+
+    def ended(self, outcome: Outcome, tokens: int) -> None:
+        """Count the end of a request for which ``tokens`` were computed, apart from those of ``again``."""
+        if tokens and outcome is not Outcome.COMPLETED:
+            self.by_cause[outcome.value] += tokens
+
+    @property
+    def total(self) -> int:
+        """Tokens of all causes."""
+        return sum(self.by_cause.values())
