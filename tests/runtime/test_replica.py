@@ -142,9 +142,9 @@ async def feed(each: Gateway, band: int, every_s: float, seconds: float) -> None
 async def watch(gateways: list[Gateway], seconds: float) -> int:
     """Return the most that ran at once."""
     most = 0
-    for _ in range(round(seconds / 0.005)):
+    for _ in range(round(seconds / 0.01)):
         most = max(most, sum(each.running for each in gateways))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.01)
     return most
 
 
