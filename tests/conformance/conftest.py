@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from conformance.ledger_stage import KINDS, Stage, make_stage
 from tidegate.stores import JobStore, KnobStore, open_job_store, open_knob_store
 from tidegate.testing.postgres import PostgresProcess, postgres_process
+from tidegate.testing.valkey import ValkeyProcess, valkey_process
 
 _DURABLE = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
 
@@ -112,3 +114,17 @@ def knobs(request: pytest.FixtureRequest) -> Iterator[KnobStore]:
     yield place.open()
     for store in place.opened:
         store.close()
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyProcess]:
+    with valkey_process() as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """An empty shared pool."""
+    made = make_stage(request.param, request)
+    yield made
+    made.close()

@@ -1,23 +1,37 @@
-"""A stage for ledgers: pools with the time in the test's hands, on every kind of store, and random reports."""
+"""A stage for ledgers: pools with the time in the test's hands, the same on every kind of store."""
 
 from __future__ import annotations
 
-import random
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
+
+from tidegate.stores.ledger_memory import MemoryLedgerStore, MemoryPool
 from tidegate.stores.ledger_protocol import (
     PPM,
     BackendConfig,
     BandConfig,
     Bid,
-    Charge,
     Grant,
     Head,
+    Ledger,
+    News,
     PoolConfig,
+    PoolView,
     Reply,
     Report,
-    TenantConfig,
+    Subscribed,
 )
+from tidegate.stores.ledger_socket import LedgerServer, SocketLedgerStore, serve_ledger
+
+T = TypeVar("T")
+START_MS = 1_700_000_000_000
+FENCE_MS = 250
+"""A replica ignores grants that are older."""
 
 BANDS = (
     BandConfig(name="p0", weight_ppm=100 * PPM, aging_ppm=50_000, share=8),
@@ -29,8 +43,14 @@ BANDS = (
 def config(*seats: int, version: int = 1, **changes: object) -> PoolConfig:
     """Backends ``b0``, ``b1``, ... with these seats; open at once, unless told otherwise."""
     backends = tuple(BackendConfig(name=f"b{index}", seats=each) for index, each in enumerate(seats or (4,)))
-    values: dict[str, object] = {"bands": BANDS, "cap_ppm": 100_000, "heartbeat_ms": 1000, "rebuild_ms": 0}
-    return PoolConfig(version=version, backends=backends, **(values | changes))  # type: ignore[arg-type]
+    values: dict[str, object] = {
+        "backends": backends,
+        "bands": BANDS,
+        "cap_ppm": 100_000,
+        "heartbeat_ms": 1000,
+        "rebuild_ms": 0,
+    }
+    return PoolConfig(version=version, **(values | changes))  # type: ignore[arg-type]
 
 
 def bid(band: int, count: int = 1, *ages: int, tenant: str = "t", work: int = 1, **more: object) -> Bid:
@@ -39,154 +59,221 @@ def bid(band: int, count: int = 1, *ages: int, tenant: str = "t", work: int = 1,
     return Bid(band, count, heads[0], heads, **more)  # type: ignore[arg-type]
 
 
-@dataclass
-class Walk:
-    """Random replicas that obey the protocol more or less, for the differential test."""
-
-    seed: int
-    now: int = 1_700_000_000_000
-    epochs: dict[str, int] = field(default_factory=dict)
-    sequences: dict[str, int] = field(default_factory=dict)
-    acks: dict[str, int] = field(default_factory=dict)
-    charges: int = 0
-    last: dict[str, Report] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.rng = random.Random(self.seed)
-        rng = self.rng
-        self.backends = [f"b{index}" for index in range(rng.choice([1, 1, 2, 3]))]
-        self.replicas = [f"{'x' if rng.random() < 0.1 else 'r'}{index}" for index in range(rng.randint(2, 10))]
-        self.tenants = [f"t {index}é" for index in range(rng.choice([1, 4, 12]))]
-        self.masked = rng.random() < 0.3
-        self.budgeted = rng.random() < 0.3
-        self.discipline = rng.choice(["aging", "weighted", "strict"])
-        self.bands = self._bands()
-        self.rebuild_ms = rng.choice([0, 500])
-        self.version = 0
-
-    def _bands(self) -> tuple[BandConfig, ...]:
-        rng = self.rng
-        bands = []
-        for index, band in enumerate(BANDS):
-            changes: dict[str, object] = {"share": rng.randint(1, 9)}
-            if rng.random() < 0.3:
-                changes["ceiling_ppm"] = rng.choice([300_000, 600_000])
-            if rng.random() < 0.3:
-                changes["reserve"] = rng.randint(0, 2)
-            if index and rng.random() < 0.5:
-                changes["promote_after_ms"] = rng.choice([500, 3000])
-            if index:
-                changes["floor_ppm"] = rng.choice([0, 50_000, 40_000])
-            bands.append(_changed(band, changes))
-        return tuple(bands)
-
-    def config(self) -> PoolConfig:
-        """The next version of the configuration."""
-        rng = self.rng
-        self.version += 1
-        if self.version > 1 and rng.random() < 0.5:
-            self.bands = self._bands()
-        names = self.backends if self.version == 1 or rng.random() < 0.7 else self.backends[:1]
-        backends = tuple(
-            BackendConfig(
-                name=name,
-                seats=rng.choice([0, 3, 8, 20, 40]),
-                auto=rng.random() < 0.3,
-                tokens_per_minute=rng.choice([600, 6000]) if self.budgeted and rng.random() < 0.5 else 0,
-                requests_per_minute=rng.choice([60, 600]) if self.budgeted and rng.random() < 0.3 else 0,
-            )
-            for name in names
-        )
-        tenants = tuple(
-            TenantConfig(
-                name=name,
-                weight_ppm=rng.choice([PPM, 2 * PPM, 333_333]),
-                tokens_per_minute=rng.choice([0, 600]) if self.budgeted else 0,
-                requests_per_minute=rng.choice([0, 0, 60]) if self.budgeted else 0,
-            )
-            for name in self.tenants[:3]
-        )
-        return PoolConfig(
-            version=self.version,
-            bands=self.bands,
-            backends=backends,
-            tenants=tenants,
-            discipline=self.discipline,
-            by_tokens=rng.random() < 0.5,
-            cap_ppm=rng.choice([100_000, 150_000, 400_000]),
-            mode=rng.choice(["", "transactions_only"]),
-            ttl_ms=2000,
-            heartbeat_ms=300,
-            recall_ms=500,
-            rebuild_ms=self.rebuild_ms,
-            unconfirmed_max=rng.choice([0, 0, 2, 8]),
-        )
-
-    def step(self) -> tuple[int, str, Report | None]:
-        """The next call: time, replica, and what it reports; ``None``: it leaves."""
-        rng = self.rng
-        self.now += rng.choice([0, 0, 1, 3, 20, 120]) if rng.random() < 0.97 else rng.choice([-500, 700, 3000])
-        replica = rng.choice(self.replicas)
-        if replica in self.last and rng.random() < 0.05:
-            return self.now, replica, self.last[replica]
-        if rng.random() < 0.01:
-            return self.now, replica, None
-        return self.now, replica, self._report(replica)
-
-    def _report(self, replica: str) -> Report:
-        rng = self.rng
-        self.sequences[replica] = self.sequences.get(replica, 0) + rng.choice([1, 1, 1, 2, -1])
-        ack = self.acks.get(replica, 0) + (rng.choice([0, 0, 1, 3]) if rng.random() < 0.1 else 0)
-        charges = []
-        for _ in range(rng.choice([0, 0, 0, 1, 3])):
-            self.charges += 1
-            number = self.charges - rng.choice([0, 0, 0, 2])
-            work = rng.randint(-40, 60)
-            charges.append(Charge(number, rng.randrange(3), rng.choice(self.tenants), work, rng.choice(self.backends)))
-        control = rng.random() < 0.1
-        report = Report(
-            epoch=self.epochs.get(replica, 0) if rng.random() < 0.98 else 7,
-            sequence=self.sequences[replica],
-            ack=ack,
-            used=tuple((name, rng.choice([0, 0, 0, 1, 3])) for name in self.backends if rng.random() < 0.8),
-            bids=tuple(self._bid(band) for band in range(3) if rng.random() < 0.6),
-            charges=tuple(charges),
-            waiting=tuple(rng.randint(0, 9) for _ in range(3)),
-            rates_ppm=tuple(rng.randint(0, 10**7) for _ in range(rng.choice([0, 3]))),
-            seats=tuple((name, rng.randint(0, 12)) for name in self.backends) if control else (),
-            reserve=tuple(rng.randint(0, 2) for _ in range(3)) if control else (),
-        )
-        self.last[replica] = report
-        return report
-
-    def _bid(self, band: int) -> Bid:
-        rng = self.rng
-        heads = tuple(self._head() for _ in range(rng.randint(1, 8)))
-        oldest = rng.choice(heads) if rng.random() < 0.7 else Head(6000, rng.choice(self.tenants), rng.randint(0, 90))
-        some = rng.sample(self.backends, rng.randint(1, len(self.backends)))
-        masked = self.masked and rng.random() < 0.5
-        return Bid(band, rng.randint(1, 12), oldest, heads, tuple(some) if masked else ())
-
-    def _head(self) -> Head:
-        rng = self.rng
-        prefer = rng.choice(["", "", "b0", "b1", "gone"])
-        return Head(rng.choice([0, 5, 40, 1500, 5000]), rng.choice(self.tenants), rng.randint(0, 90), prefer)
-
-    def heard(self, replica: str, reply: Reply) -> None:
-        """Learn from a reply, as replicas do; now and then not."""
-        rng = self.rng
-        if self.epochs.get(replica) != reply.epoch:
-            self.epochs[replica], self.acks[replica] = reply.epoch, 0
-            self.sequences[replica] = 1 if rng.random() < 0.8 else self.sequences.get(replica, 0)
-        if reply.grants and rng.random() < 0.7:
-            self.acks[replica] = max(self.acks.get(replica, 0), reply.grants[-1].number)
-
-
-def _changed(band: BandConfig, changes: dict[str, object]) -> BandConfig:
-    values = {name: getattr(band, name) for name in BandConfig.__struct_fields__}
-    return BandConfig(**(values | changes))
-
-
 def listens(replica: str, epoch: int, grant: Grant) -> bool:
-    """In the differential test a name with an x has no listener."""
+    """Where the test has the time in its hands, nobody listens for a name with an x."""
     return not replica.startswith("x")
+
+
+class Stage:
+    """One pool on one kind of store. Synchronous: every call runs the event loop until it is answered."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.now = START_MS
+        self.ledger: Ledger | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end."""
+        return self.runner.run(work)
+
+    def configure(self, *seats: int, **changes: object) -> None:
+        """Put a configuration in force; see ``config``."""
+        self.put(config(*seats, **changes))  # type: ignore[arg-type]
+
+    def put(self, config: PoolConfig) -> None:
+        """Put a configuration in force."""
+        assert self.ledger is not None
+        self.run(self.ledger.configure(config))
+
+    def configuration(self) -> PoolConfig | None:
+        """Return the configuration in force."""
+        assert self.ledger is not None
+        return self.run(self.ledger.configuration())
+
+    def turn(self, replica: str, report: Report) -> Reply:
+        """One turn, now."""
+        raise NotImplementedError
+
+    def leave(self, replica: str) -> None:
+        """One replica leaves."""
+        assert self.ledger is not None
+        self.run(self.ledger.leave(replica))
+
+    def view(self) -> PoolView:
+        """The whole pool."""
+        assert self.ledger is not None
+        view = self.run(self.ledger.view())
+        assert view is not None
+        return view
+
+    def wipe(self) -> None:
+        """Take everything from the store, as a restart does."""
+        raise NotImplementedError
+
+    def replica(self, name: str) -> Replica:
+        """A replica that obeys the protocol."""
+        return Replica(self, name)
+
+    def close(self) -> None:
+        """Close connections."""
+        self.runner.close()
+
+
+class MemoryStage(Stage):
+    """The model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self.pool = MemoryPool()
+
+    def put(self, config: PoolConfig) -> None:
+        self.pool.configure(config)
+        self._config = config
+
+    def configuration(self) -> PoolConfig | None:
+        return self.pool.config
+
+    def turn(self, replica: str, report: Report) -> Reply:
+        return self.pool.turn(self.now, replica, report, listens)
+
+    def leave(self, replica: str) -> None:
+        self.pool.leave(replica)
+
+    def view(self) -> PoolView:
+        view = self.pool.view(self.now)
+        assert view is not None
+        return view
+
+    def wipe(self) -> None:
+        self._fresh()
+        self.pool.configure(self._config)
+
+    def wipe_all(self) -> None:
+        """Take the configuration too."""
+        self._fresh()
+
+
+class SocketStage(Stage):
+    """The model behind a socket, with real subscriptions."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        self.server: LedgerServer = await serve_ledger(self.path, MemoryLedgerStore(clock=lambda: self.now))
+        self.store: SocketLedgerStore = SocketLedgerStore(self.path)
+        self.ledger = self.handle = self.store.pool("pool")
+        self.subscribed: set[str] = set()
+
+    def turn(self, replica: str, report: Report) -> Reply:
+        async def work() -> Reply:
+            assert self.ledger is not None
+            if replica not in self.subscribed and not replica.startswith("x"):
+                await subscribed(self.ledger, replica)
+                self.subscribed.add(replica)
+            return await self.ledger.turn(replica, report)
+
+        return self.run(work())
+
+    def wipe(self) -> None:
+        known = self.handle.known
+        self.run(self._stop())
+        self.run(self._start())
+        self.handle.known = known
+
+    async def _stop(self) -> None:
+        await self.store.close()
+        await self.server.close()
+
+    def close(self) -> None:
+        self.run(self._stop())
+        super().close()
+
+
+async def subscribed(ledger: Ledger, replica: str, listener: Callable[[News], None] | None = None) -> Any:
+    """Subscribe, and wait until it is so."""
+    ready = asyncio.Event()
+
+    def heard(news: News) -> None:
+        if isinstance(news, Subscribed):
+            ready.set()
+        if listener is not None:
+            listener(news)
+
+    subscription = ledger.subscribe(replica, heard)
+    async with asyncio.timeout(10):
+        await ready.wait()
+    return subscription
+
+
+@dataclass
+class Replica:
+    """A replica that obeys the protocol: it acknowledges what it sees, and uses what it is granted."""
+
+    stage: Stage
+    name: str
+    epoch: int = 0
+    sequence: int = 0
+    ack: int = 0
+    used: dict[str, int] = field(default_factory=dict)
+    reply: Reply | None = None
+
+    def report(self, *bids: Bid, **more: object) -> Report:
+        """The next report, not sent yet."""
+        self.sequence += 1
+        values: dict[str, object] = {"used": tuple(self.used.items()), "bids": bids}
+        return Report(epoch=self.epoch, sequence=self.sequence, ack=self.ack, **(values | more))  # type: ignore[arg-type]
+
+    def say(self, *bids: Bid, **more: object) -> tuple[Grant, ...]:
+        """Report these bids; return the grants that are new, which are in use from now on."""
+        self.reply = reply = self.stage.turn(self.name, self.report(*bids, **more))
+        if reply.epoch != self.epoch:
+            self.epoch, self.ack, self.sequence = reply.epoch, 0, 1
+        unseen = [grant for grant in reply.grants if grant.number > self.ack]
+        self.ack = max([self.ack, *(grant.number for grant in unseen)])
+        fresh = tuple(grant for grant in unseen if self.stage.now - grant.at_ms <= FENCE_MS)
+        for grant in fresh:
+            self.used[grant.backend] = self.used.get(grant.backend, 0) + 1
+        return fresh
+
+    def fill(self, count: int, band: int = 1) -> None:
+        """Take so many seats more, and confirm them."""
+        for _ in range(count):
+            assert len(self.say(bid(band, 1))) == 1
+        self.say()
+
+    def finish(self, count: int = 1, backend: str = "b0") -> None:
+        """So many requests end; the next report tells."""
+        self.used[backend] -= count
+
+    def answer(self) -> Reply:
+        """The last reply."""
+        assert self.reply is not None
+        return self.reply
+
+
+KINDS = [
+    "memory",
+    pytest.param("socket", marks=pytest.mark.slow),
+    pytest.param("valkey", marks=pytest.mark.services),
+    pytest.param("postgres", marks=pytest.mark.services),
+]
+
+
+def make_stage(kind: str, request: pytest.FixtureRequest) -> Stage:
+    """An empty pool of one kind. What needs a driver is imported only here."""
+    if kind == "memory":
+        return MemoryStage()
+    if kind == "socket":
+        folder: Path = request.getfixturevalue("tmp_path")
+        return SocketStage(folder / "ledger")
+    from conformance.ledger_servers import PostgresStage, ValkeyStage
+
+    if kind == "valkey":
+        return ValkeyStage(request.getfixturevalue("valkey_server"))
+    return PostgresStage(request.getfixturevalue("postgres"))
