@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(90)] 
 
 CONFIG = """
 models: [{{name: raw, backends: [{{name: b0, url: "{url}", engine: openai, seats: {seats}}}]}}]
+policy: {{bands: {{p0: {{ttl: 5min}}, p1: {{ttl: 5min}}}}}}
 {more}
 """
 ROWS = ", ".join(
@@ -34,6 +35,13 @@ WHEN_SHOWN = """wanted => new Promise(done => {
     const look = () => shown() === wanted ? done(Date.now()) : setTimeout(look, 10);
     look();
 })"""
+CUT_OFF = """([wall]) => {
+    const cards = [...document.querySelectorAll("#watch .card")];
+    const found = cards.filter(card => card.scrollWidth > card.clientWidth + 1);
+    const main = document.querySelector("main");
+    if (wall && main.scrollHeight > main.clientHeight) found.push(main);
+    return found.map(each => each.textContent);
+}"""
 WRITE_MARKUP = """() => {
     try { document.body.innerHTML = "<b>x</b>"; return "written"; } catch { return "refused"; }
 }"""
@@ -117,6 +125,10 @@ async def test_the_switch_says_what_will_happen_does_it_and_every_screen_tells()
         await screen.shows("[data-band=p2] td.name", "mode")
         mode = get(process, "/admin/mode")
         assert (mode["mode"], mode["reverts_to"]) == ("transactions_only", "normal")
+        await phone.page.evaluate("window.scrollTo(0, 10000)")
+        await phone.is_true(
+            "() => window.scrollY > 500 && document.querySelector('#mode').getBoundingClientRect().top >= 0"
+        )
         await phone.page.locator("#back").click()
         await phone.page.locator("#confirm").click()
         await screen.is_true("() => document.querySelector('#mode').hidden")
@@ -306,6 +318,7 @@ async def test_wall_and_phone_fit_in_both_languages_and_themes(language: str, th
                     box = await screen.page.locator(selector).bounding_box()
                     assert box is not None
                     assert box["y"] + box["height"] <= size[1], f"{selector} is not on the first screen"
+                assert await screen.page.evaluate(CUT_OFF, [size == WALL]) == []
 
 
 async def test_language_and_theme_are_switched_and_kept() -> None:

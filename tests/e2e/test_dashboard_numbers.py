@@ -94,7 +94,8 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
         done = [each for each in (*seen, *other) if each.status == 200]
         assert {each.status for each in seen} == {200}
         assert refused > 0
-        assert f"{refused} in the last minute" in await screen.text("#tile-refused-say")
+        assert f"{refused} in 1 min: tenant limit {refused}" in await screen.text("#tile-refused-say")
+        assert f"p2 {refused}" in await screen.text("#tile-refused .split")
         assert f"tenant_limit {refused}" in await screen.text("[data-band=p2] [data-key=refusals]")
         assert f"batch\t{refused}" in await screen.text("#tenants-refused")
         rows = await screen.page.locator("#refusals tbody tr").count()

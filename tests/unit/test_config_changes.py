@@ -128,10 +128,20 @@ def test_backends_are_added_changed_and_taken_away() -> None:
     first, second = after.models[0].backends
     assert (first.seats, second.name, second.metrics_url) == (4, "new.example:9", "http://new.example:9/metrics")
     assert after.models[1] == before.models[1]
+    found = {path.removeprefix("models.m.backends."): (old, new) for path, old, new in differences(before, after)}
+    assert found["a.seats"] == (8, 4)
+    assert (found["b"][0]["url"], found["b"][1]) == ("http://b:1", None)
+    assert (found["new.example:9"][0], found["new.example:9"][1]["engine"]) == (None, "sglang")
+    assert "a" not in found
+    assert "hunter2" not in json.dumps(found)
+
+
+def test_backends_in_another_order_differ_as_a_whole() -> None:
+    before = settings()
+    rows = through_json(backends_document(before))["models"][0]["backends"]
+    after = replace_backends(before, {"models": [{"name": "m", "backends": rows[::-1]}]})
     ((path, old, new),) = differences(before, after)
-    assert path == "models.m.backends"
-    assert [row["name"] for row in old] == ["a", "b"]
-    assert "hunter2" not in json.dumps([old, new])
+    assert (path, old) == ("models.m.backends", new[::-1])
 
 
 def test_a_credential_stays_with_its_url() -> None:

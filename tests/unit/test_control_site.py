@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.control.site import POLICY, site_routes
+from tidegate.core import Reason
 from tidegate.testing import run_virtual
 from unit.control_stage import LOCAL, Stage
 
@@ -77,8 +78,12 @@ def test_every_word_that_a_script_asks_for_is_there_and_every_word_is_asked_for(
     asked = set(re.findall(r'\bt\("(\w+)"', source)) | set(re.findall(r'data-(?:t|label)="(\w+)"', source))
     assert asked - known.keys() == set()
     spoken = set(re.findall(r'["`](\w+)["`]', source)) | asked
-    families = ("find_", "gate_")
+    families = ("find_", "gate_", "reason_")
     assert {key for key in known if key not in spoken and not key.startswith(families)} == set()
+
+
+def test_every_reason_of_a_refusal_has_words() -> None:
+    assert {key.removeprefix("reason_") for key in words("en") if key.startswith("reason_")} == {*map(str, Reason)}
 
 
 def colours(theme: str) -> dict[str, str]:

@@ -82,4 +82,13 @@ def _differ(path: str, before: Any, after: Any) -> Iterator[Difference]:
         for key in dict.fromkeys((*before, *after)):
             yield from _differ(f"{path}.{key}", before.get(key), after.get(key))
     elif before != after:
-        yield path, before, after
+        rows, others = _by_name(before), _by_name(after)
+        parts = [] if rows is None or others is None else list(_differ(path, rows, others))
+        yield from parts or [(path, before, after)]
+
+
+def _by_name(value: Any) -> dict[str, Any] | None:
+    """Return a list of things with names, such as backends, as a mapping; ``None``: it is something else."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) and "name" in row for row in value):
+        return None
+    return {row["name"]: {key: part for key, part in row.items() if key != "name"} for row in value}

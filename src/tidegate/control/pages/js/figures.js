@@ -16,7 +16,7 @@ export function count(value) {
 export function seconds(value) {
   if (value === null || value === undefined) return NONE;
   if (value === 0) return `0 ${t("ms")}`;
-  if (value < 0.9995) return value < 0.00095 ? `<1 ${t("ms")}` : `${digits(value * 1000)} ${t("ms")}`;
+  if (value < 0.9995) return value < 0.001 ? `<1 ${t("ms")}` : `${digits(value * 1000)} ${t("ms")}`;
   if (value < 120) return `${digits(value)} ${t("s")}`;
   if (value < 7200) return `${digits(value / 60)} ${t("min")}`;
   return value < 172800 ? `${digits(value / 3600)} ${t("h")}` : `${digits(value / 86400)} ${t("d")}`;

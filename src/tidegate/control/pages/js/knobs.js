@@ -150,7 +150,7 @@ export class Knobs {
   judged(found, whatIf) {
     const bound = (value) => (value === null ? t("for_ever") : seconds(value));
     const rows = Object.entries(found.bounds).map(([band, { now_s: now, then_s: then }]) =>
-      h("tr", {}, h("th", { scope: "row" }, band), h("td", { class: "num" }, bound(now)), h("td", { class: `num ${now === then ? "" : "to"}` }, bound(then))));
+      h("tr", {}, h("th", { scope: "row" }, band), h("td", { class: "num" }, bound(now)), h("td", { class: `num ${now === then ? "" : "moved"}` }, bound(then))));
     return [
       changeTable(found.changes),
       h("h2", {}, t("bound_next")),
@@ -225,7 +225,7 @@ function whatIfTable(found) {
   const shapes = [["answered", count], ["refused", count], ["wait_p99_s", seconds], ["ttft_p99_s", seconds]];
   const rows = Object.entries(found.bands).flatMap(([band, { now, then }]) => shapes.map(([key, shape], index) => {
     const [before, after] = [shape(total(now[key])), shape(total(then[key]))];
-    return h("tr", {}, h("th", { scope: "row" }, index ? "" : band), h("td", {}, t(key)), h("td", { class: "num" }, before), h("td", { class: `num ${before === after ? "" : "to"}` }, after));
+    return h("tr", {}, h("th", { scope: "row" }, index ? "" : band), h("td", {}, t(key === "refused" ? "by_refusals" : key)), h("td", { class: "num" }, before), h("td", { class: `num ${before === after ? "" : "moved"}` }, after));
   }));
   return h("div", { id: "what-if-result" },
     h("h2", {}, t("what_if_of", { n: count(found.requests), span: seconds(found.span_s) })),

@@ -49,11 +49,12 @@ export class Lists {
   }
 
   showBackends(rows) {
-    put(this.backends, [["backend", "text"], ["state"], ["seats", "num"], ["engine", "num"], ["kv", "num"], ["budget", "num"]],
+    const quotas = rows.some((row) => row.budget !== null);
+    put(this.backends, [["backend", "text"], ["state"], ["seats", "num"], ["kv", "num"], ["engine", "num"], ...(quotas ? [["budget", "num"]] : [])],
       rows.map((row) => [
-        row.name, state(row), `${row.running} / ${row.seats}`,
+        row.name, state(row), `${row.running} / ${row.seats}`, row.kv_free === null ? NONE : percent(Math.max(0, row.kv_free)),
         row.engine_running === null ? NONE : `${row.engine_running} +${row.engine_waiting ?? NONE}`,
-        row.kv_free === null ? NONE : percent(Math.max(0, row.kv_free)), percent(row.budget),
+        ...(quotas ? [percent(row.budget)] : []),
       ]), NONE);
   }
 
@@ -65,8 +66,8 @@ export class Lists {
   }
 
   showTenants({ tokens, refused }) {
-    put(this.tokens, [["tenant", "text"], ["by_tokens", "num"]], tokens.slice(0, 5).map(([name, number]) => [name, count(number)]), t("nobody"));
-    put(this.refused, [["tenant", "text"], ["by_refusals", "num"]], refused.slice(0, 5).map(([name, number]) => [name, count(number)]), t("nobody"));
+    put(this.tokens, [["tenant", "text"], ["by_tokens", "num"]], tokens.slice(0, 4).map(([name, number]) => [name, count(number)]), t("nobody"));
+    put(this.refused, [["tenant", "text"], ["by_refusals", "num"]], refused.slice(0, 4).map(([name, number]) => [name, count(number)]), t("nobody"));
   }
 
   showRefusals(rows) {

@@ -89,6 +89,7 @@ function toast(words) {
 function go() {
   const name = VIEWS.includes(location.hash.slice(1)) ? location.hash.slice(1) : "watch";
   for (const view of VIEWS) shown(byId(view), view === name);
+  for (const place of [window, byId("main")]) place.scrollTo(0, 0);
   for (const link of document.querySelectorAll("[data-view]")) attribute(link, "aria-current", link.dataset.view === name ? "page" : null);
   refresh();
   show();

@@ -21,6 +21,8 @@ export class Tiles {
     this.engines = tile("tile-engines", t("engines"));
     this.split = h("p", { class: "split" });
     this.waiting.say.before(this.split);
+    this.whom = h("p", { class: "split" });
+    this.refused.say.before(this.whom);
     this.full = meter();
     this.engines.say.before(this.full);
     attribute(this.safe.big, "aria-live", "polite");
@@ -39,19 +41,24 @@ export class Tiles {
     text(this.safe.head, t("transactions", { band: top.name }));
     attribute(this.safe.element, "data-state", verdict.state);
     text(this.safe.big, `${SIGNS[verdict.state]} ${t(verdict.state)}`);
-    const words = verdict.findings.map(({ code, number }) => t(`find_${code}`, { n: figure(code, number), why }));
+    const words = verdict.findings.map(({ code, number }) => t(`find_${code}`, { n: figure(code, number), why: t(why === "draining" ? "reason_draining" : "reason_no_backend") }));
     if (!words.length) words.push(quiet(verdict.state, top));
     text(this.safe.say, words.join(" · "));
   }
 
   queue({ queued, parked, bands }) {
     text(this.waiting.big, count(queued));
-    fill(this.split, bands.map((band) => `${band.name}:${band.depth}`).join(), () =>
-      bands.map((band, index) => h("span", {}, h("span", { class: `band-sign sign-${index} band-${index}` }), `${band.name} `, h("b", {}, count(band.depth)))));
+    this.divide(this.split, bands.map((band) => [band.name, band.depth]));
     const oldest = Math.max(...bands.map((band) => band.oldest_s));
     const words = [queued ? t("waiting_say", { age: seconds(oldest) }) : t("waiting_none")];
     if (parked) words.push(t("parked", { n: parked }));
     text(this.waiting.say, words.join(" · "));
+  }
+
+  /** Write a number of each band. */
+  divide(element, rows) {
+    fill(element, rows.join(), () => rows.map(([name, number], index) =>
+      h("span", {}, h("span", { class: `band-sign sign-${index} band-${index}` }), `${name} `, h("b", {}, count(number)))));
   }
 
   refusals({ bands, storm }) {
@@ -63,7 +70,8 @@ export class Tiles {
     const sorted = Object.entries(reasons).sort((one, other) => other[1] - one[1]);
     const total = sorted.reduce((sum, [, number]) => sum + number, 0);
     fill(this.refused.big, `${count(rate)}${t("per_s")}`, () => [count(rate), h("small", {}, ` ${t("per_s")}`)]);
-    const names = sorted.slice(0, 3).map(([reason, number]) => `${reason} ${count(number)}`).join(", ");
+    const names = sorted.slice(0, 2).map(([reason, number]) => `${t(`reason_${reason}`)} ${count(number)}`).join(t("comma"));
+    this.divide(this.whom, bands.map((band) => [band.name, Object.values(band.refusals).reduce((sum, number) => sum + number, 0)]));
     const words = [total ? t("refused_say", { n: count(total), reasons: names }) : t("refused_none")];
     if (storm) words.push(t("storm"));
     text(this.refused.say, words.join(" · "));
