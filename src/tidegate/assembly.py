@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tidegate.classify import Classifier
+from tidegate.clustering import make_driver
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
-from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, build_control_app
+from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, Sharing, build_control_app
 from tidegate.control.child import simulate
 from tidegate.control.what_if import WhatIf
-from tidegate.core import Reason, Scheduler, TidegateError
+from tidegate.core import Reason, TidegateError
 from tidegate.gateway import (
     ClientServer,
     Completions,
@@ -81,6 +82,7 @@ class Parts:
     traces: Traces | None
     feed: Feed
     jobs: Jobs | None = None
+    sharing: Sharing | None = None
 
 
 class Obeys(Protocol):
@@ -153,6 +155,8 @@ class Service:
         await parts.pools.start()
         try:
             await parts.books.start()
+            if parts.sharing is not None:
+                await parts.sharing.start()
             if parts.jobs is not None:
                 await parts.jobs.start()
             await parts.control.start()
@@ -195,6 +199,8 @@ class Service:
         if parts.jobs is not None:
             await parts.jobs.stop()
         await parts.control.stop()
+        if parts.sharing is not None:
+            await parts.sharing.stop()
         await parts.books.stop()
         if parts.traces is not None:
             await asyncio.to_thread(parts.traces.stop)
@@ -232,7 +238,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     log = open_log(clock.utc_now, form=options.log_form, level=options.log_level)
     recorder = Recorder(policy)
     events = None if options.event_log is None else EventLog(options.event_log, policy)
-    driver = Driver(Scheduler(policy), clock, recorder, event_log=events)
+    driver, replica = make_driver(settings, policy, clock, recorder, events)
     classifier = Classifier(settings)
     pools = _pools(settings, driver, clock)
     refuser = Refuser(settings, recorder, clock)
@@ -300,7 +306,8 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     def drain() -> None:
         background.add(asyncio.ensure_future(driver.drain(live.settings.gateway.drain_timeout)))
 
-    hooks = Hooks(completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate))
+    whole = None if replica is None else replica.document
+    hooks = Hooks(completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate), whole)
     return Service(
         Parts(
             log=log,
@@ -327,6 +334,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             traces=traces,
             feed=feed,
             jobs=jobs,
+            sharing=None if replica is None else Sharing(replica, live),
         ),
     )
 

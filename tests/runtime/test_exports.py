@@ -12,7 +12,7 @@ EXPORTS = [
         "Clock Driver EventLog FutureWaiter GcPolicy ObservedLog Refusal StallMonitor SystemClock TicketWaiter replay",
     ),
     (telemetry, "Form Log Recorder RequestLine open_log"),
-    (control, "Apply Audit Books Feed Hooks Keeper Live ModeState Record build_control_app"),
+    (control, "Apply Audit Books Feed Hooks Keeper Live ModeState Record Sharing build_control_app"),
 ]
 
 

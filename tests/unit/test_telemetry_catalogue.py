@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tidegate.core import BackendSpec, Policy, PoolSpec, Scheduler, Snapshot
+from tidegate.stores.ledger_client import Counts
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.catalogue import CATALOGUE, Kind, Metric
 from tidegate.telemetry.collector import Collector
@@ -35,9 +36,20 @@ def test_the_reference_page_lists_exactly_the_metrics_there_are() -> None:
     assert rows() == {metric.name: (metric.kind.value, metric.labels) for metric in CATALOGUE}
 
 
+class NeverAsked:
+    """A gateway that shares its pools, and has not begun."""
+
+    degraded = False
+
+    def counts(self) -> Counts:
+        return Counts()
+
+
 def test_the_collector_gives_exactly_the_catalogue() -> None:
     recorder = Recorder(POLICY)
     recorder.source = Idle()
+    assert not any("store" in family.name for family in Collector(recorder).collect())  # alone, there is none
+    recorder.replica = NeverAsked()
     given = [(f"{f.name}_total" if f.type == "counter" else f.name, f.type) for f in Collector(recorder).collect()]
     assert sorted(given) == sorted((metric.name, metric.kind.value) for metric in CATALOGUE)
 

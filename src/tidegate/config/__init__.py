@@ -5,6 +5,7 @@ Everything public is re-exported here. ``schema`` says how attributes are named 
 
 from tidegate.config.advice import advice
 from tidegate.config.changes import needs_restart, patch_policy, replace_backends, replace_policy
+from tidegate.config.cluster import ClusterSettings
 from tidegate.config.differences import Difference, backends_document, differences
 from tidegate.config.document import document
 from tidegate.config.errors import ConfigError, Mark, Problem
@@ -59,6 +60,7 @@ __all__ = [
     "BackendTlsSettings",
     "BandSettings",
     "BudgetSettings",
+    "ClusterSettings",
     "ConfigError",
     "ControlSettings",
     "Difference",

@@ -99,7 +99,7 @@ def needs_restart(before: Settings, after: Settings) -> list[str]:
     found = [path for path in found if path not in LIVE]
     if before.band_names != after.band_names:
         found.append("policy.bands")
-    found += [key for key in ("jobs", "traces") if getattr(before, key) != getattr(after, key)]
+    found += [key for key in ("jobs", "traces", "cluster") if getattr(before, key) != getattr(after, key)]
     return found
 
 

@@ -62,6 +62,14 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
 
+class StoreLoss(StrEnum):
+    """What becomes of a gateway's share of the seats while the cluster's store is away."""
+
+    KEEP = "keep"
+    SHRINK = "shrink"
+
+
+_LEDGERS = ("unix:///", "valkey", "redis", "postgresql://", "postgres://")
 _STORES = ("sqlite:///", "postgresql://", "postgres://")
 
 
@@ -138,6 +146,15 @@ def _store(value: object) -> str:
     return value
 
 
+def _ledger(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    if not text.startswith(_LEDGERS) or not text.partition("://")[2]:
+        raise v.ExpectedError(
+            "expected valkey://HOST:PORT, redis://HOST:PORT, postgresql://… or unix:///PATH", secret=True
+        )
+    return text
+
+
 def _shed_text(value: ShedAnswer | ShedModel) -> Any:
     return {"model": value.model} if isinstance(value, ShedModel) else str(value)
 
@@ -186,6 +203,8 @@ SaturatedName = Annotated[Saturated, *_one_of(Saturated)]
 RoleName = Annotated[Role, *_one_of(Role)]
 MetricsUrl = Annotated[str, PlainValidator(_metrics_url), Kind("URL, `off`")]
 StoreUrl = Annotated[str, PlainValidator(_store), Kind("store URL")]
+LedgerUrl = Annotated[str, PlainValidator(_ledger), Kind("store URL")]
+StoreLossName = Annotated[StoreLoss, *_one_of(StoreLoss)]
 File = Annotated[str, PlainValidator(v.parse_text), Kind("file")]
 Overlay = Annotated[dict[str, Any], PlainValidator(_overlay), _AS_IS, Kind("settings of `policy`")]
 OrderName = Annotated[Order, *_one_of(Order)]

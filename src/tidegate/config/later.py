@@ -7,9 +7,7 @@ for any name. They are refused by name, because a setting that is accepted and d
 
 from __future__ import annotations
 
-NOT_YET: dict[str, str] = {
-    "cluster": "several replicas",
-}
+NOT_YET: dict[str, str] = {}
 """Path to what the setting belongs to."""
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {}

@@ -165,6 +165,8 @@ def _differences(policy: PolicySettings, base: PolicySettings) -> Iterator[str]:
 
 
 def _later() -> Iterator[str]:
+    if not NOT_YET and not NOT_YET_VALUES:
+        return
     yield "## Not in this version\n"
     yield "These settings are refused by name, because a setting that does nothing would pretend.\n"
     yield "| setting | belongs to |\n|---|---|"

@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from tidegate.config.cluster import ClusterSettings
 from tidegate.config.compile import compile_policy
 from tidegate.config.document import with_overlay
 from tidegate.config.fields import (
@@ -184,6 +185,9 @@ class Settings(Section):
     )
     jobs: JobsSettings | None = Field(default=None, description="Batch jobs. Absent: none.")
     traces: TracesSettings | None = Field(default=None, description="OpenTelemetry traces. Absent: none.")
+    cluster: ClusterSettings | None = Field(
+        default=None, description="Sharing seats with other gateways. Absent: none."
+    )
 
     @property
     def band_names(self) -> tuple[str, ...]:

@@ -7,5 +7,18 @@ from tidegate.control.books import Books
 from tidegate.control.events import Feed
 from tidegate.control.keeper import Keeper
 from tidegate.control.live import Apply, Live, ModeState
+from tidegate.control.sharing import Sharing
 
-__all__ = ["Apply", "Audit", "Books", "Feed", "Hooks", "Keeper", "Live", "ModeState", "Record", "build_control_app"]
+__all__ = [
+    "Apply",
+    "Audit",
+    "Books",
+    "Feed",
+    "Hooks",
+    "Keeper",
+    "Live",
+    "ModeState",
+    "Record",
+    "Sharing",
+    "build_control_app",
+]

@@ -6,7 +6,7 @@ What changes something goes through ``Live`` and is recorded; what looks reads t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,7 @@ class Hooks:
         books: what the control room writes down.
         letters: the dead letters of batch jobs, ``None`` when there are no jobs.
         what_if: runs a policy on the traffic just seen; ``None``: nobody can.
+        cluster: says how all gateways stand that share the pools; ``None``: this one is alone.
     """
 
     stop_request: Callable[[str], bool]
@@ -55,6 +56,7 @@ class Hooks:
     books: Books
     letters: Letters | None = None
     what_if: WhatIf | None = None
+    cluster: Callable[[], Awaitable[dict[str, Any]]] | None = None
 
 
 class Admin:
@@ -94,6 +96,8 @@ class Admin:
     async def _state(self, _: Request, __: Operator) -> Response:
         snapshot = self._driver.snapshot()
         state = msgspec.to_builtins(snapshot, enc_hook=str) | {"would": dict(snapshot.would)}
+        if self._hooks.cluster is not None:
+            state["cluster"] = await self._hooks.cluster()
         return answer({**state, "mode": self._live.mode, "not_ready": self._driver.not_ready()})
 
     async def _mode(self, _: Request, __: Operator) -> Response:

@@ -84,6 +84,7 @@ class Live:
 
     Attributes:
         managed: the tenants that no file holds, by name; the settings in force have them beside those of the file.
+        changed: hears who did what after it is in force and recorded.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Live:
         self.settings = settings
         self.audit = audit
         self.mode = NORMAL
+        self.changed: Callable[[str, str], None] = lambda _who, _action: None
         self.managed: dict[str, TenantSettings] = {}
         self._models_before: deque[tuple[Record, tuple[ModelSettings, ...]]] = deque(maxlen=MOST_REMEMBERED)
         self._apply = apply
@@ -142,7 +144,9 @@ class Live:
             self._reverts_to = follows
             self._timer = asyncio.get_running_loop().call_later(revert_after_s, self._revert)
             changes.append(("revert_after_s", None, revert_after_s))
-        return self.audit.add(who, "mode" if undoes is None else "undo", changes, undoes=undoes)
+        record = self.audit.add(who, "mode" if undoes is None else "undo", changes, undoes=undoes)
+        self.changed(who, record.action)
+        return record
 
     def change(self, after: Settings, *, who: str, action: str, undoes: int | None = None) -> Record | None:
         """Put other settings in force; the mode stays. Returns the record, ``None`` when nothing differs.
@@ -160,6 +164,7 @@ class Live:
         record = self.audit.add(who, action, changes, undoes=undoes)
         if after.models != models:
             self._models_before.append((record, models))
+        self.changed(who, action)
         return record
 
     def models_before(self, record_id: int) -> tuple[ModelSettings, ...] | None:
@@ -185,6 +190,7 @@ class Live:
         if after != self.settings:
             self._apply(after, self.mode)
         self.settings, self.managed = after, managed
+        self.changed("", "tenants")
 
     @property
     def file_settings(self) -> Settings:

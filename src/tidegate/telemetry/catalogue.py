@@ -128,6 +128,28 @@ LOOP_STALL = Metric(
     "tidegate_loop_stall_seconds", Kind.GAUGE, (), "Longest time in the last 10 s that the event loop was late."
 )
 
+STORE_DEGRADED = Metric(
+    "tidegate_store_degraded", Kind.GAUGE, (), "1 while the cluster's store does not answer, and each gateway is alone."
+)
+STORE_CALLS = Metric(
+    "tidegate_store_calls_total", Kind.COUNTER, ("outcome",), "Calls to the cluster's store (completed, failed)."
+)
+STORE_CALL_SECONDS = Metric(
+    "tidegate_store_call_seconds_total", Kind.COUNTER, (), "Time that the completed calls to the cluster's store took."
+)
+GRANTS = Metric(
+    "tidegate_grants_total",
+    Kind.COUNTER,
+    ("outcome",),
+    "Seats granted to this gateway: used, too late to be used (late), or with nothing left to start (wasted).",
+)
+SOLO_SECONDS = Metric(
+    "tidegate_solo_seconds_total",
+    Kind.COUNTER,
+    (),
+    "Time in which this gateway had but its last share, all pools added.",
+)
+
 CATALOGUE = (
     REQUESTS,
     REFUSALS,
@@ -159,4 +181,9 @@ CATALOGUE = (
     MODE,
     WOULD,
     LOOP_STALL,
+    STORE_DEGRADED,
+    STORE_CALLS,
+    STORE_CALL_SECONDS,
+    GRANTS,
+    SOLO_SECONDS,
 )

@@ -5,7 +5,7 @@ Runs on the event loop once per scrape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric as Family
@@ -16,7 +16,7 @@ from tidegate.telemetry.catalogue import Metric
 
 if TYPE_CHECKING:
     from tidegate.core import Snapshot
-    from tidegate.telemetry.recorder import Recorder, Source
+    from tidegate.telemetry.recorder import Recorder, ReplicaSource, Source
 
 
 class Collector:
@@ -42,6 +42,8 @@ class Collector:
         yield _gauge(names.MODE, {(recorder.mode,): 1.0})
         if recorder.source is not None:
             yield from _gauges(recorder, recorder.source)
+        if recorder.replica is not None:
+            yield from _replica(recorder.replica)
 
 
 def _band_counters(accounts: list[BandAccount]) -> Iterator[Family]:
@@ -104,11 +106,21 @@ def _capacity(snapshot: Snapshot) -> Iterator[Family]:
     yield _gauge(names.RESERVE_SHORT, {(): float(any(row.reserve_short for row in snapshot.bands))})
 
 
+def _replica(replica: ReplicaSource) -> Iterator[Family]:
+    counts = replica.counts()
+    yield _gauge(names.STORE_DEGRADED, {(): float(replica.degraded)})
+    yield _counter(names.STORE_CALLS, {("completed",): counts.calls, ("failed",): counts.failures})
+    yield _counter(names.STORE_CALL_SECONDS, {(): counts.call_s})
+    grants = {("used",): counts.grants, ("late",): counts.late, ("wasted",): counts.wasted}
+    yield _counter(names.GRANTS, grants)
+    yield _counter(names.SOLO_SECONDS, {(): counts.solo_s})
+
+
 def _family(metric: Metric) -> Family:
     return Family(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
 
 
-def _counter(metric: Metric, values: dict[tuple[str, ...], int]) -> Family:
+def _counter(metric: Metric, values: Mapping[tuple[str, ...], float]) -> Family:
     family = _family(metric)
     for labels, value in values.items():
         family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), float(value))

@@ -39,6 +39,7 @@ from tidegate.telemetry.usage import UsageBook
 
 if TYPE_CHECKING:
     from tidegate.core import Snapshot
+    from tidegate.stores.ledger_client import Counts
 
 OTHER = "other"
 NONE = "none"
@@ -57,6 +58,15 @@ class Source(Protocol):
 
     def now(self) -> float: ...
     def snapshot(self) -> Snapshot: ...
+
+
+class ReplicaSource(Protocol):
+    """Where the figures of a gateway that shares its pools come from."""
+
+    @property
+    def degraded(self) -> bool: ...
+
+    def counts(self) -> Counts: ...
 
 
 class Recorder:
@@ -92,6 +102,7 @@ class Recorder:
         self.accounts: dict[str, BandAccount] = {}
         self.running: defaultdict[tuple[int, str], int] = defaultdict(int)
         self.source: Source | None = None
+        self.replica: ReplicaSource | None = None
         self._bands: list[BandAccount] = []
         self._models: frozenset[str] = frozenset()
         self.set_policy(policy)
