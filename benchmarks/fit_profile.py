@@ -253,7 +253,7 @@ def rows_of(fitted: Fit, real: Outcome, model: Outcome) -> list[Row]:
 def run(seconds: float = 45.0) -> list[Row]:
     """Fit, play and compare."""
     try:
-        with tempfile.TemporaryDirectory() as folder, vllm_server(ROOT, Path(folder, "log"), SIZE) as engine:
+        with tempfile.TemporaryDirectory() as folder, vllm_server(ROOT, Path(folder, "log"), SIZE, nice=0) as engine:
             bench = Bench(engine.url, engine.url)
             asyncio.run(measure(bench))  # the first requests are slower than all later ones
             before = asyncio.run(measure(bench))

@@ -41,7 +41,8 @@ PRESETS = ("flash-sale", "kv-guard")
 LENGTHS = ((12, 16), (24, 32), (40, 64))
 """Words of the prompt (two tokens each for our model) and tokens of the answer, per band."""
 
-WARM_S, MEASURE_S, P0_WITHIN_S = 2.0, 6.0, 60.0
+WARM_S, MEASURE_S, MEASURED, P0_WITHIN_S = 2.0, 6.0, 30, 60.0
+"""Seconds before an engine is measured, least seconds and answers that it is measured by, patience for p0 after."""
 KEYS = tuple(f"tg-real-{band}-0123456789abcdef" for band in range(3))
 
 SETTINGS = """\
@@ -141,23 +142,27 @@ def target_of(url: str) -> Target:
 async def capacity_of(engine: EngineServer, slots: int, band: int) -> float:
     """Measure requests of one band per second with all slots busy all the time."""
     loop = asyncio.get_running_loop()
-    start, ended = loop.time(), [0]
+    start, ended, enough = loop.time() + WARM_S, 0, asyncio.Event()
     numbers = itertools.count((band + 1) * 1_000_000)
 
     async def in_turn() -> None:
+        nonlocal ended
         while True:
             record, due = Record(band), loop.time()
             await ask(target_of(engine.url), request(engine.url, band, next(numbers)), record, due=due)
             if record.refused:
                 raise RuntimeError(f"{engine.kind} refused a request while it was measured: {record.refused}")
-            ended[0] += loop.time() > start + WARM_S
+            ended += loop.time() > start
+            if ended >= MEASURED and loop.time() > start + MEASURE_S:
+                enough.set()
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(in_turn()) for _ in range(slots)]
-        await asyncio.sleep(WARM_S + MEASURE_S)
+        await enough.wait()
+        took, count = loop.time() - start, ended
         for task in tasks:
             task.cancel()
-    return max(1, ended[0]) / MEASURE_S
+    return count / took
 
 
 def play(kind: str, preset: str, seconds: float) -> Played:
@@ -175,7 +180,7 @@ def play(kind: str, preset: str, seconds: float) -> Played:
 
 def _server(kind: str, log: Path) -> contextlib.AbstractContextManager[EngineServer]:
     start = {"llamacpp": llama_server, "vllm": vllm_server}[kind]
-    return start(ROOT, log, SIZES[kind], more=FLAGS[kind])
+    return start(ROOT, log, SIZES[kind], more=FLAGS[kind], nice=0)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Real engines as processes, for tests: start, wait until they answer, read their metrics, end them with all children.
 
-An engine runs in a session of its own with lowered priority, on a free port of the loopback address. It is ended by
-process group, and by force if it does not obey; a process of its session that is left after that is an error.
+An engine runs in a session of its own, with lowered priority unless told otherwise, on a free port of the loopback
+address. It is ended by process group, and by force if it does not obey; a process of its session that is left after
+that is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LOOK_S = 0.05
-_NICE = ["nice", "-n", "5"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ def engine_server(
     environ: Mapping[str, str] | None = None,
     start_s: float = 120.0,
     stop_s: float = 5.0,
+    nice: int = 5,
 ) -> Iterator[EngineServer]:
     """Run an engine until the block is left.
 
@@ -89,11 +90,13 @@ def engine_server(
         environ: added to the environment.
         start_s: how long it may take until ``/health`` answers 200, seconds.
         stop_s: how long it may take to obey SIGTERM, seconds.
+        nice: how much it gives way to others on the machine; benchmarks, whose figures are its speed, say 0.
 
     Raises:
         RuntimeError: it ended or did not answer in time (the message holds its last words), or left a process.
     """
-    server, process = _start(command, kind=kind, log=log, environ=environ or {})
+    words = ["nice", "-n", str(nice), *command]
+    server, process = _start(words, kind=kind, log=log, environ=environ or {})
     try:
         try:
             _wait_for_health(server, process, start_s)
@@ -102,7 +105,7 @@ def engine_server(
                 raise
             # Its port may have been taken between our look and its own: once more, with another one.
             _end(process, stop_s)
-            server, process = _start(command, kind=kind, log=log, environ=environ or {})
+            server, process = _start(words, kind=kind, log=log, environ=environ or {})
             _wait_for_health(server, process, start_s)
         yield server
     finally:
@@ -113,7 +116,7 @@ def _start(
     command: Sequence[str], *, kind: str, log: Path, environ: Mapping[str, str]
 ) -> tuple[EngineServer, subprocess.Popen[bytes]]:
     port = _free_port()
-    words = [*_NICE, *(word.replace("{port}", str(port)) for word in command)]
+    words = [word.replace("{port}", str(port)) for word in command]
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - a command of our own
             words,

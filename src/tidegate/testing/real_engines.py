@@ -75,7 +75,7 @@ def command_of(root: Path, kind: str) -> list[str]:
 
 @contextlib.contextmanager
 def llama_server(
-    root: Path, log: Path, size: Size, *, model: str = "slow", more: tuple[str, ...] = ()
+    root: Path, log: Path, size: Size, *, model: str = "slow", more: tuple[str, ...] = (), nice: int = 5
 ) -> Iterator[EngineServer]:
     """Run llama.cpp's server.
 
@@ -85,6 +85,7 @@ def llama_server(
         size: how large.
         model: ``tiny`` writes thousands of tokens a second, ``slow`` can be overloaded on demand.
         more: further flags.
+        nice: see ``engine_server``.
 
     Raises:
         NotSetUpError: it is not there.
@@ -93,13 +94,13 @@ def llama_server(
     command = command_of(root, "llamacpp")
     file = root / FOLDERS["llamacpp"] / "models" / f"{model}.gguf"
     command += ["-m", str(file), "-np", str(size.slots), "-c", str(size.kv_tokens), *LLAMA_FLAGS, *more]
-    with engine_server(command, kind="llamacpp", log=log) as server:
+    with engine_server(command, kind="llamacpp", log=log, nice=nice) as server:
         yield server
 
 
 @contextlib.contextmanager
 def vllm_server(
-    root: Path, log: Path, size: Size, *, model: str = "slow", more: tuple[str, ...] = ()
+    root: Path, log: Path, size: Size, *, model: str = "slow", more: tuple[str, ...] = (), nice: int = 5
 ) -> Iterator[EngineServer]:
     """Run vLLM with its priority policy, with our source tree in its path; arguments and errors as above."""
     command = command_of(root, "vllm")
@@ -107,5 +108,5 @@ def vllm_server(
     command += ["--num-gpu-blocks-override", str(size.kv_tokens // BLOCK + 1)]  # one is never used
     command += ["--max-num-seqs", str(size.slots), "--max-model-len", str(size.context), *more]
     environ = {**VLLM_ENVIRON, "PYTHONPATH": str(root / "src")}
-    with engine_server(command, kind="vllm", log=log, environ=environ, start_s=_START_S) as server:
+    with engine_server(command, kind="vllm", log=log, environ=environ, start_s=_START_S, nice=nice) as server:
         yield server
