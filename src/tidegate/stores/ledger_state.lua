@@ -36,7 +36,7 @@ end
 local function new_state(c, now)
   local s = {last = now, open = now + c.rebuild_ms, grace = 0, epoch = 0, version = -1, key = '', gap = {}, credit = {},
              due = {}, out = {}, present = 0, clocks = {}, grants = 0, tokens = {}, seats = {}, reserve = {}, control = '',
-             quotas = {}, n = 0, use = 0, held = {}, rates = {}, masks = {}}
+             quotas = {}, late = 0, due_back = 0, n = 0, use = 0, held = {}, rates = {}, masks = {}}
   for b = 1, #c.bands do s.clocks[b] = 0; s.rates[b] = 0 end
   return s
 end
@@ -125,6 +125,8 @@ local function recall(x, me)
       unbid(x, name); save(x, name, record)
     end
   end
+  local first = call('ZRANGE', x.keys[PENDING], 0, 0, 'WITHSCORES')
+  x.s.due_back = (tonumber(first[2]) or x.now) + x.c.recall_ms -- nothing is to be taken back before
 end
 local function advance(bid, overtake) -- ledger_state.LiveBid.advance
   bid[1] = bid[1] - 1
@@ -166,7 +168,7 @@ local function adapt(x)
     end
     s.present, s.key = 0, c.key
   end
-  s.version = c.version
+  s.version, s.late, s.due_back = c.version, 0, 0 -- the limits of time may have moved
   local auto, names = {}, {}
   for i, name in ipairs(c.backends) do names[name] = true; auto[name] = c.auto[i] end
   for name in pairs(s.seats) do if not auto[name] then s.seats[name] = nil end end

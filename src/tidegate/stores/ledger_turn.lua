@@ -13,10 +13,10 @@ local function settle(x, charge)
 end
 local function take_bid(x, name, record, said)
   local b = said[1] + 1
-  local function since(head) return {x.now - head[1], head[2], head[3], head[4]} end
-  local heads = {}
-  for i, head in ipairs(said[4]) do heads[i] = since(head) end
-  local bid = {said[2], since(said[3]), heads, said[5]}
+  local heads, oldest = said[4], said[3]
+  for _, head in ipairs(heads) do head[1] = x.now - head[1] end -- in place: nobody reads them as ages again
+  oldest[1] = x.now - oldest[1]
+  local bid = {said[2], oldest, heads, said[5]}
   for _, grant in ipairs(record.p) do
     if grant[2] == b - 1 and bid[1] > 0 then advance(bid, grant[4] == 'overtake') end
   end
@@ -77,6 +77,14 @@ local function solo_share(x, record)
   if whole <= 0 then return 1 end
   return max(1, floor(x.total * (8 * count * mine + least) / whole))
 end
+local function tenants_of(said) -- each once, in order
+  local tenants, seen = {}, {}
+  for _, head in ipairs(said[4]) do
+    if not seen[head[2]] then seen[head[2]] = true; tenants[#tenants + 1] = head[2] end
+  end
+  if not seen[said[3][2]] then tenants[#tenants + 1] = said[3][2] end
+  return tenants
+end
 local function reply(x, name, record, report)
   local c, s = x.c, x.s
   local counters, debts, closed, seats, reserve, owing = {}, {}, {}, {}, {}, {}
@@ -91,11 +99,7 @@ local function reply(x, name, record, report)
   for _, said in ipairs(report[5]) do
     local b = said[1] + 1
     if c.bands[b] then
-      local tenants, seen = {}, {}
-      for _, head in ipairs(said[4]) do
-        if not seen[head[2]] then seen[head[2]] = true; tenants[#tenants + 1] = head[2] end
-      end
-      if not seen[said[3][2]] then tenants[#tenants + 1] = said[3][2] end
+      local tenants = said.tenants
       local values = call('ZMSCORE', x.keys[counters_key(b)], unpack(tenants))
       for i, tenant in ipairs(tenants) do
         counters[#counters + 1] = {b - 1, tenant, max(tonumber(values[i] or 0) or 0, s.clocks[b])}
@@ -141,13 +145,15 @@ local function turn(keys, args)
     s.grace, s.open = x.now + c.ttl_ms, max(s.open, x.now + c.rebuild_ms)
   end
   s.last = x.now
-  if x.now >= s.grace then
+  if x.now >= s.grace and x.now >= s.late then
     for _, late in ipairs(call('ZRANGEBYSCORE', keys[SEEN], '-inf', text(x.now - c.ttl_ms))) do drop(x, late) end
+    local first = call('ZRANGE', keys[SEEN], 0, 0, 'WITHSCORES')
+    s.late = (tonumber(first[2]) or x.now) + c.ttl_ms -- nobody can be late before
   end
   if s.version ~= c.version then
     adapt(x)
   end
-  recall(x, name)
+  if x.now >= s.due_back then recall(x, name) end
   local record, sequence, ack = load(x, name), report[2], report[3]
   if not record or record.e ~= report[1] then
     if record then drop(x, name) end
@@ -163,6 +169,7 @@ local function turn(keys, args)
   record.u, s.use, record.t = record.u + change, s.use + change, x.now
   call('ZADD', keys[SEEN], text(x.now), name)
   if s.control == '' then s.control = name end
+  for _, said in ipairs(report[5]) do said.tenants = tenants_of(said) end -- taking the bids changes their heads
   if sequence > record.s then
     record.s = sequence
     take(x, name, record, report, ack)
