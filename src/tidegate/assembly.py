@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
+import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tidegate.classify import Classifier
 from tidegate.clustering import make_driver
-from tidegate.config import ConfigError, GatewaySettings, Problem, Settings, TlsSettings
+from tidegate.config import ConfigError, GatewaySettings, Problem, Settings
 from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, Sharing, build_control_app
 from tidegate.control.child import simulate
 from tidegate.control.what_if import WhatIf
@@ -31,6 +31,7 @@ from tidegate.gateway import (
     Resumer,
     Rows,
 )
+from tidegate.gateway.tls import certificate
 from tidegate.jobs import Jobs
 from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, StallMonitor, SystemClock
 from tidegate.telemetry import Recorder
@@ -56,12 +57,14 @@ class Options:
         log_form: JSON or lines for people.
         log_level: the least level that is logged.
         reload: reads the settings again, for SIGHUP; ``None``: there is no file.
+        listener: socket that clients connect to, shared with other processes; ``None``: it is bound here.
     """
 
     event_log: Path | None = None
     log_form: Form = Form.JSON
     log_level: str = "info"
     reload: Callable[[], Settings] | None = None
+    listener: socket.socket | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,23 +99,36 @@ class Obeys(Protocol):
 class InForce:
     """Puts settings in force everywhere, in one step of the event loop."""
 
-    def __init__(self, driver: Driver, recorder: Recorder, pools: Pools, edges: tuple[Obeys, ...]) -> None:
+    def __init__(
+        self, driver: Driver, recorder: Recorder, pools: Pools, classifier: Classifier, edges: tuple[Obeys, ...]
+    ) -> None:
         self._driver = driver
+        self._classifier = classifier
         self._recorder = recorder
         self._pools = pools
         self._edges = edges
 
     def __call__(self, settings: Settings, mode: str) -> None:
         """See ``control.Apply``."""
+        self.prepare(settings, mode)()
+
+    def prepare(self, settings: Settings, mode: str) -> Callable[[], None]:
+        """See ``control.live.Prepare``."""
         policy, effective = settings.core_policy(mode), settings.in_mode(mode)
-        try:
-            self._pools.obey(settings)  # before the policy: its first dispatch may go to a new backend
-        except ValueError as error:
-            raise _unusable(error) from None
-        self._driver.set_policy(policy)
-        self._recorder.mode = mode
-        for edge in self._edges:
-            edge.obey(effective)
+        take_callers = self._classifier.prepared(effective)
+
+        def put() -> None:
+            try:
+                self._pools.obey(settings)  # before the policy: its first dispatch may go to a new backend
+            except ValueError as error:
+                raise _unusable(error) from None
+            self._driver.set_policy(policy)
+            self._recorder.mode = mode
+            take_callers()
+            for edge in self._edges:
+                edge.obey(effective)
+
+        return put
 
 
 class Service:
@@ -292,11 +308,14 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     keeper = Keeper(settings.control.store)
     audit_file = None if settings.control.audit_file is None else Path(settings.control.audit_file)
     audit = Audit(keeper, clock.utc_now, audit_file)
+    in_force = InForce(driver, recorder, pools, classifier, (refuser, models, completions))
     live = Live(
         settings,
-        InForce(driver, recorder, pools, (classifier, refuser, models, completions)),
+        in_force,
         audit,
         utc_now=clock.utc_now,
+        prepare=in_force.prepare,
+        aside=asyncio.to_thread,
         load=options.reload,
     )
     feed = Feed(driver, recorder, live, utc_now=clock.utc_now, jobs=jobs)
@@ -318,13 +337,14 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 app,
                 address=settings.gateway.listen,
                 limits=_limits(settings.gateway),
-                tls=_certificate(settings.gateway.tls, "gateway.tls"),
+                tls=certificate(settings.gateway.tls, "gateway.tls"),
+                listener=options.listener,
             ),
             control=ClientServer(
                 build_control_app(driver, recorder, live, hooks, feed),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
-                tls=_certificate(settings.control.tls, "control.tls"),
+                tls=certificate(settings.control.tls, "control.tls"),
             ),
             live=live,
             collector=GcPolicy(clock),
@@ -368,21 +388,3 @@ def _limits(gateway: GatewaySettings) -> Limits:
         body_stall_s=gateway.body_timeout,
         write_stall_s=gateway.write_stall_timeout,
     )
-
-
-def _certificate(tls: TlsSettings | None, setting: str) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(tls.cert, tls.key, password=_no_password)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        expected = f"expected a certificate and its key in PEM, {tls.cert} and {tls.key}: {error}"
-        raise ConfigError([Problem(setting, expected)]) from None
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key has a password")

@@ -106,7 +106,7 @@ def test_a_model_that_comes_or_goes_is_named() -> None:
     more = 'models: [{name: m, backends: [{name: b, url: "http://b:1"}]}, {name: n, aliases: [o], backends: [{url: "http://c:1"}]}]'
     one, other = parse_settings(FILE), parse_settings(more)
     found = {path: (old, new) for path, old, new in differences(one, other)}
-    assert set(found) == {"models.m.backends", "models.n"}
+    assert set(found) == {"models.m.backends.b.seats", "models.n"}
     assert found["models.n"][0] is None
     assert found["models.n"][1]["aliases"] == ["o"]
     assert "hunter2" not in str(found)

@@ -156,7 +156,7 @@ def test_a_login_ends_by_logging_out_by_time_and_with_its_token() -> None:
         assert await switch(stage, two, OWN) == 401
         three = await cookie(stage)
         assert await switch(stage, three, OWN) == 200
-        stage.live.reload(who="a")
+        await stage.live.reload(who="a")
         assert await switch(stage, three, OWN) == 401
 
     run_virtual(story())

@@ -129,7 +129,8 @@ def test_wrong_tokens_from_one_address_are_slowed_down_there_and_nowhere_else() 
 
 @pytest.mark.slow
 def test_the_list_of_failing_addresses_is_bounded() -> None:
-    door = Doorkeeper(lambda: parse_settings(WITH).control.operators, lambda: 0.0, local=True)
+    operators = parse_settings(WITH).control.operators
+    door = Doorkeeper(lambda: operators, lambda: 0.0, local=True)
     with capture_logs():
         for number in range(MOST_ADDRESSES + 50):
             door.login("wrong", f"address-{number}")

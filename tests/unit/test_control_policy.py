@@ -155,7 +155,7 @@ def test_the_file_is_read_again_whole_or_not_at_all() -> None:
         ]
         assert stage.live.settings.policy.bands["p1"].ttl == 60
         with capture_logs() as logs:
-            stage.live.on_signal()
+            await stage.live.on_signal()
         assert [line["event"] for line in logs] == ["control.changed", "control.reloaded"]
         assert logs[1]["changed"] == ["policy.bands.p1.ttl"]
         assert [record.who for record in stage.audit.newest(9)] == ["signal", "local"]
@@ -171,7 +171,7 @@ def test_a_signal_with_a_file_that_is_wrong_only_leaves_a_line_in_the_log() -> N
         for load in (broken, None):
             stage = Stage(load=load)
             with capture_logs() as logs:
-                stage.live.on_signal()
+                await stage.live.on_signal()
             assert [line["event"] for line in logs] == ["control.reload_refused"]
             assert stage.edges == []
 
@@ -195,7 +195,7 @@ def test_a_mode_to_go_back_to_that_a_file_took_away_becomes_normal() -> None:
         stage = Stage(FILE + "modes: {night: {admit: [p2]}}", load=lambda: parse_settings(FILE))
         stage.live.switch("night", who="a")
         stage.live.switch("observe", who="a", revert_after_s=5)
-        stage.live.reload(who="a")
+        await stage.live.reload(who="a")
         await asyncio.sleep(6)
         assert stage.live.mode == "normal"
 

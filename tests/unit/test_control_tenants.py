@@ -160,7 +160,7 @@ def test_keys_are_added_rotated_and_revoked() -> None:
         assert [row["expires_at_utc"] is None for row in rows] == [False, True, True]
         assert who(stage, one) == "shop"
         await asyncio.sleep(3601)
-        stage.books.tenants.expire()
+        await stage.books.tenants.expire()
         assert (who(stage, one), who(stage, three)) == (None, "shop")
         answer = await stage.ask("DELETE", f"{keys}/{key_digest(two)[7:19]}")
         assert [row["id"] for row in answer.json["keys"]] == [key_digest(three)[7:19]]

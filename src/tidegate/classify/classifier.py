@@ -6,6 +6,7 @@ without a key learns which models or bands there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -108,11 +109,25 @@ class Classifier:
 
     def obey(self, settings: Settings) -> None:
         """Take other settings; what the predictor has learned stays."""
-        self.identities = Identities(settings)
-        tenants = self.identities.tenants
-        if self.identities.anonymous is not None:
-            tenants = (*tenants, self.identities.anonymous)
-        self._bands = BandChooser(settings, tenants)
+        self.prepared(settings)()
+
+    def prepared(self, settings: Settings) -> Callable[[], None]:
+        """Read other settings, which takes a while where there are thousands of tenants, so that a thread may do it;
+        the function that is returned takes them, in a moment.
+        """
+        identities = Identities(settings)
+        tenants = identities.tenants
+        if identities.anonymous is not None:
+            tenants = (*tenants, identities.anonymous)
+        bands = BandChooser(settings, tenants)
+
+        def take() -> None:
+            self.identities, self._bands = identities, bands
+            self._obey_rest(settings)
+
+        return take
+
+    def _obey_rest(self, settings: Settings) -> None:
         self._band_names = settings.band_names
         self._max_input = tuple(band.max_input_tokens for band in settings.policy.bands.values())
         self._max_output = tuple(band.max_output_tokens for band in settings.policy.bands.values())

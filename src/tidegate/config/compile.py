@@ -28,7 +28,7 @@ def compile_policy(settings: Settings, mode: ModeSettings) -> Policy:
     return Policy(
         bands=tuple(_band(name, band, admit=name in admitted) for name, band in policy.bands.items()),
         pools=tuple(_pool(model) for model in settings.models),
-        tenants=tuple(_tenant(tenant) for tenant in settings.tenants),
+        tenants=_tenants(settings.tenants),
         discipline=policy.discipline,
         unit=policy.unit,
         overtake_cap=policy.overtake_cap,
@@ -86,6 +86,19 @@ def _backend(backend: BackendSettings) -> BackendSpec:
         stale_after_s=backend.stale_after,
         kv_tokens=backend.kv_tokens,
     )
+
+
+_last: tuple[tuple[TenantSettings, ...], tuple[TenantSpec, ...]] = ((), ())
+"""The tenants compiled last: a change of mode or policy leaves them as they are, and there may be ten thousand."""
+
+
+def _tenants(tenants: tuple[TenantSettings, ...]) -> tuple[TenantSpec, ...]:
+    global _last
+    known, specs = _last
+    if known is not tenants:
+        specs = tuple(_tenant(tenant) for tenant in tenants)
+        _last = tenants, specs
+    return specs
 
 
 def _tenant(tenant: TenantSettings) -> TenantSpec:

@@ -135,7 +135,7 @@ class Admin:
             await self._hooks.books.tenants.load()  # those that another gateway on the same store has made
         except StoreError as error:
             log.error("control.tenants_not_read", why=str(error))
-        return await recorded(self._live.audit, self._live.reload(who=who.name))
+        return await recorded(self._live.audit, await self._live.reload(who=who.name))
 
     async def _drain(self, request: Request, who: Operator) -> Response:
         only(await read_json(request))

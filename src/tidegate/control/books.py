@@ -59,7 +59,7 @@ class Books:
             await asyncio.sleep(self.usage.next_s())
             await self.usage.write()
             await self.audit.settled()
-            self.tenants.expire()
+            await self.tenants.expire()
             if rounds % FORGET_EVERY == 0:
                 await self.usage.forget()
             rounds += 1

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from functools import partial
+from operator import is_
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -36,6 +38,7 @@ TIMER = "timer"
 MOST_REMEMBERED = 50
 
 log = structlog.get_logger("tidegate.control")
+T = TypeVar("T")
 
 
 class Apply(Protocol):
@@ -51,6 +54,36 @@ class Apply(Protocol):
             ConfigError: they cannot be used, such as a certificate that cannot be read.
         """
         ...
+
+
+Prepare = Callable[[Settings, str], Callable[[], None]]
+"""Makes settings with a mode over them ready, on any thread; what it returns puts them in force, in a moment."""
+
+
+class Aside(Protocol):
+    """Runs what takes long where it does not hold up the event loop."""
+
+    async def __call__(self, call: Callable[[], T], /) -> T:
+        """Return what ``call`` returns; raise what it raises."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """Settings that can be put in force at once, as long as ``before`` and ``mode`` are in force.
+
+    Attributes:
+        after: the settings, those of ``managed`` among their tenants.
+        changes: what differs from ``before``.
+        put: puts them in force.
+    """
+
+    before: Settings
+    mode: str
+    managed: dict[str, TenantSettings]
+    after: Settings
+    changes: list[Change]
+    put: Callable[[], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,6 +112,8 @@ class Live:
         settings: those that the gateway was started with.
         apply: puts others in force.
         audit: list of changes.
+        prepare: makes ready what ``apply`` would put in force; ``None``: nothing needs to be.
+        aside: where what takes long is done; by itself it is done here and now.
         utc_now: the wall clock.
         load: reads the file again; ``None``: there is none.
 
@@ -95,6 +130,8 @@ class Live:
         *,
         utc_now: Callable[[], datetime],
         load: Callable[[], Settings] | None = None,
+        prepare: Prepare | None = None,
+        aside: Aside | None = None,
     ) -> None:
         self.settings = settings
         self.audit = audit
@@ -105,6 +142,10 @@ class Live:
         self._apply = apply
         self._utc_now = utc_now
         self._load = load
+        self._prepare: Prepare = prepare or (lambda after, mode: lambda: apply(after, mode))
+        self._aside: Aside = aside or _here
+        self._reading = asyncio.Lock()
+        self._signals: set[asyncio.Task[None]] = set()
         self._by = "start"
         self._since_utc = utc_now()
         self._timer: asyncio.TimerHandle | None = None
@@ -148,8 +189,18 @@ class Live:
         self.changed(who, record.action)
         return record
 
-    def change(self, after: Settings, *, who: str, action: str, undoes: int | None = None) -> Record | None:
+    def change(
+        self,
+        after: Settings,
+        *,
+        who: str,
+        action: str,
+        undoes: int | None = None,
+        put: Callable[[], None] | None = None,
+    ) -> Record | None:
         """Put other settings in force; the mode stays. Returns the record, ``None`` when nothing differs.
+
+        ``put`` does so, where that has been prepared for the mode in force.
 
         Raises:
             ConfigError: what differs needs a restart, or the mode in force is not among them.
@@ -159,7 +210,10 @@ class Live:
         if after == self.settings:
             return None
         changes, models = differences(self.settings, after), self.settings.models
-        self._apply(after, self.mode)
+        if put is None:
+            self._apply(after, self.mode)
+        else:
+            put()
         self.settings = after
         record = self.audit.add(who, action, changes, undoes=undoes)
         if after.models != models:
@@ -171,32 +225,38 @@ class Live:
         """Return the models, credentials included, that a recorded change replaced; ``None``: not known any more."""
         return next((models for record, models in self._models_before if record.id == record_id), None)
 
-    def with_managed(self, managed: dict[str, TenantSettings]) -> Settings:
-        """Return the settings in force with other tenants beside those of the file.
+    async def ready(self, managed: dict[str, TenantSettings]) -> Ready:
+        """Make ready the settings in force with other tenants beside those of the file.
 
         Raises:
             ConfigError: they do not fit.
         """
-        return _joined(self.file_settings, managed)
+        before, mode, known = self.settings, self.mode, self.managed
 
-    def adopt(self, managed: dict[str, TenantSettings]) -> None:
+        def work() -> Ready:
+            after = _joined(_of_file(before, known), managed)
+            return Ready(before, mode, managed, after, differences(before, after), self._prepare(after, mode))
+
+        return await self._aside(work)
+
+    async def adopt(self, ready: Ready) -> None:
         """Put other tenants in force beside those of the file. Whoever changes them has recorded it.
 
         Raises:
-            ConfigError: they do not fit; nothing has changed.
+            ConfigError: they do not fit what has come in force meanwhile; nothing has changed.
             PolicyError: the scheduler cannot take them.
         """
-        after = self.with_managed(managed)
-        if after != self.settings:
-            self._apply(after, self.mode)
-        self.settings, self.managed = after, managed
+        while ready.before is not self.settings or ready.mode != self.mode:
+            ready = await self.ready(ready.managed)
+        if ready.after != self.settings:
+            ready.put()
+        self.settings, self.managed = ready.after, ready.managed
         self.changed("", "tenants")
 
     @property
     def file_settings(self) -> Settings:
         """The settings in force without the tenants that no file holds."""
-        own = tuple(tenant for tenant in self.settings.tenants if tenant.name not in self.managed)
-        return self.settings.model_copy(update={"tenants": own})
+        return _of_file(self.settings, self.managed)
 
     def judge(self, after: Settings, *, action: str) -> None:
         """Look whether other settings could be put in force now.
@@ -213,7 +273,7 @@ class Live:
         if problems:
             raise ConfigError(problems)
 
-    def reload(self, *, who: str) -> Record | None:
+    async def reload(self, *, who: str) -> Record | None:
         """Read the file again and put it in force, whole or not at all. Returns the record, ``None`` when all is as it
         was.
 
@@ -223,14 +283,34 @@ class Live:
             ConfigError: the file cannot be used, or needs a restart; nothing has changed.
             PolicyError: the scheduler cannot take it.
         """
-        if self._load is None:
+        load = self._load
+        if load is None:
             raise ConfigError([Problem("", "expected a settings file to read again, there is none", mark=Mark(who))])
-        return self.change(_joined(self._load(), self.managed), who=who, action="reload")
+        async with self._reading:  # who asks later gets what the file says later
+            file = await self._aside(load)
+            while True:
+                before, mode, managed = self.settings, self.mode, self.managed
+                after, put = await self._aside(partial(self._read, file, before, mode, managed))
+                if before is self.settings and mode == self.mode and managed is self.managed:
+                    return self.change(after, who=who, action="reload", put=put)
 
-    def on_signal(self) -> None:
+    def _read(
+        self, file: Settings, before: Settings, mode: str, managed: dict[str, TenantSettings]
+    ) -> tuple[Settings, Callable[[], None] | None]:
+        """Return what a file makes of the settings, and what puts it in force; on any thread."""
+        after = _with_known_tenants(_joined(file, managed), before)
+        return after, self._prepare(after, mode) if mode in after.mode_names else None
+
+    def on_signal(self) -> asyncio.Task[None]:
         """Read the file again; what is wrong with it goes to the log."""
+        task = asyncio.get_running_loop().create_task(self._signalled())
+        self._signals.add(task)
+        task.add_done_callback(self._signals.discard)
+        return task
+
+    async def _signalled(self) -> None:
         try:
-            record = self.reload(who="signal")
+            record = await self.reload(who="signal")
         except (ConfigError, PolicyError) as error:
             log.error("control.reload_refused", why=str(error))
         else:
@@ -263,3 +343,24 @@ def _joined(settings: Settings, managed: dict[str, TenantSettings]) -> Settings:
         expected = "expected a name of its own: a tenant made by the control API has it; delete one of the two"
         raise ConfigError([Problem(f"tenants.{name}", expected) for name in twice])
     return replace_tenants(settings, (*settings.tenants, *managed.values())) if managed else settings
+
+
+def _of_file(settings: Settings, managed: dict[str, TenantSettings]) -> Settings:
+    """Return settings without the tenants that no file holds."""
+    if not managed:
+        return settings
+    own = tuple(tenant for tenant in settings.tenants if tenant.name not in managed)
+    return settings.model_copy(update={"tenants": own})
+
+
+def _with_known_tenants(after: Settings, before: Settings) -> Settings:
+    """Put known tenants in the place of those that are equal, so that nothing has to compare them again."""
+    known = {tenant.name: tenant for tenant in before.tenants}
+    found = [(row, known.get(row.name, row)) for row in after.tenants]
+    tenants = tuple(old if old == row else row for row, old in found)
+    same = len(tenants) == len(before.tenants) and all(map(is_, tenants, before.tenants))
+    return after.model_copy(update={"tenants": before.tenants if same else tenants})
+
+
+async def _here(call: Callable[[], T], /) -> T:
+    return call()

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import msgspec
@@ -19,9 +20,7 @@ import structlog
 from tidegate.config import (
     ConfigError,
     Problem,
-    Settings,
     TenantSettings,
-    differences,
     key_digest,
     read_tenant,
     short_digest,
@@ -29,7 +28,7 @@ from tidegate.config import (
 )
 from tidegate.control.audit import KEPT_IN_STORE, Audit, Record, new_change
 from tidegate.control.keeper import Keeper
-from tidegate.control.live import Live
+from tidegate.control.live import Live, Ready
 from tidegate.stores import Conflict, NotFound, StoredKey, StoredTenant
 
 KEY_BYTES = 32
@@ -54,6 +53,7 @@ class Tenants:
         self._keeper = keeper
         self._utc_now = utc_now
         self._stored: dict[str, StoredTenant] = {}
+        self._ends: dict[str, float] = {}  # when the next key of a tenant ends, of those that have one
         self._lock = asyncio.Lock()
 
     async def load(self) -> None:
@@ -65,12 +65,14 @@ class Tenants:
         """
         async with self._lock:
             found = await self._keeper.ask(lambda store: store.tenants())
-            stored = {tenant.name: tenant for tenant in found}
-            self._adopt(stored)
+            known = ((tenant, self._stored.get(tenant.name, tenant)) for tenant in found)
+            await self._adopt({old.name: old if old == tenant else tenant for tenant, old in known})
 
-    def expire(self) -> None:
+    async def expire(self) -> None:
         """Take keys out of force whose time is over."""
-        self._put_in_force(self._stored)
+        if min(self._ends.values(), default=inf) <= self._now():
+            async with self._lock:
+                await self._put_in_force(self._stored)
 
     def page(self, after: str, limit: int) -> list[dict[str, Any]]:
         """Return a page of all tenants as they are shown, those of the file too: by name, those behind ``after``."""
@@ -126,19 +128,20 @@ class Tenants:
         async with self._lock:
             stored = self._mine(name)
             rest = {other: row for other, row in self._stored.items() if other != name}
-            record = self._record(self._settings_with(rest), who, "tenant", undoes)
+            ready = await self._ready(rest)
+            record = self._record(ready, who, "tenant", undoes)
             change = new_change(record)
             record.id = await self._keeper.ask(
                 lambda store: store.drop_tenant(name, stored.revision, change, keep=KEPT_IN_STORE)
             )
-            self._noted(rest, record)
+            await self._noted(rest, ready, record)
 
     async def add_key(self, name: str, *, who: str, replaces: str | None = None, grace_s: float = 0.0) -> str:
         """Give a tenant another key, which is returned; the one that it ``replaces`` ends ``grace_s`` seconds later."""
         async with self._lock:
             stored = self._mine(name)
             now = self._now()
-            keys = self._living(stored)
+            keys = _living(stored, now)
             if replaces is not None:
                 if all(short_digest(key.digest) != replaces for key in keys):
                     raise NotFound(f"expected the id of a key of {name!r}, got {replaces[:80]!r}")
@@ -159,8 +162,9 @@ class Tenants:
         """Make a key nobody's, at once."""
         async with self._lock:
             stored = self._mine(name)
-            left = tuple(key for key in self._living(stored) if short_digest(key.digest) != key_id)
-            if len(left) == len(self._living(stored)):
+            living = _living(stored, self._now())
+            left = tuple(key for key in living if short_digest(key.digest) != key_id)
+            if len(left) == len(living):
                 raise NotFound(f"expected the id of a key of {name!r}, got {key_id[:80]!r}")
             await self._save(msgspec.structs.replace(stored, keys=left), who, "key", undoes)
 
@@ -175,58 +179,74 @@ class Tenants:
 
     async def _save(self, changed: StoredTenant, who: str, action: str, undoes: int | None) -> None:
         after = {**self._stored, changed.name: msgspec.structs.replace(changed, revision=changed.revision + 1)}
-        record = self._record(self._settings_with(after), who, action, undoes)
+        ready = await self._ready(after)
+        record = self._record(ready, who, action, undoes)
         change = new_change(record)
         record.id = await self._keeper.ask(lambda store: store.save_tenant(changed, change, keep=KEPT_IN_STORE))
-        self._noted(after, record)
+        await self._noted(after, ready, record)
 
-    def _settings_with(self, stored: dict[str, StoredTenant]) -> Settings:
-        """Return the settings with these tenants; raises what would keep them from being put in force."""
+    async def _ready(self, stored: dict[str, StoredTenant]) -> Ready:
+        """Make ready the settings with these tenants; raises what would keep them from being put in force."""
         try:
-            return self._live.with_managed(self._managed(stored))
+            return await self._live.ready(self._managed(stored))
         except ConfigError as error:
             raise ConfigError([_named(problem) for problem in error.errors]) from None
 
-    def _record(self, after: Settings, who: str, action: str, undoes: int | None) -> Record:
-        changes = differences(self._live.settings, after)
-        return self._audit.new(who, action if undoes is None else "undo", changes, undoes=undoes)
+    def _record(self, ready: Ready, who: str, action: str, undoes: int | None) -> Record:
+        return self._audit.new(who, action if undoes is None else "undo", ready.changes, undoes=undoes)
 
-    def _noted(self, stored: dict[str, StoredTenant], record: Record) -> None:
+    async def _noted(self, stored: dict[str, StoredTenant], ready: Ready, record: Record) -> None:
         self._audit.noted(record)
-        self._put_in_force(stored)
+        await self._put_in_force(stored, ready)
 
-    def _put_in_force(self, stored: dict[str, StoredTenant]) -> None:
+    async def _put_in_force(self, stored: dict[str, StoredTenant], ready: Ready | None = None) -> None:
         """Put in force what the store has taken; a file that was read meanwhile may stand in the way."""
         try:
-            self._adopt(stored)
+            await self._adopt(stored, ready)
         except ConfigError as error:
             log.error("control.tenants_wait", why=str(error), until="the next reload or start")
 
-    def _adopt(self, stored: dict[str, StoredTenant]) -> None:
-        managed = self._managed(stored)
-        if managed != self._live.managed:
-            self._live.adopt(managed)
-        self._stored = stored
+    async def _adopt(self, stored: dict[str, StoredTenant], ready: Ready | None = None) -> None:
+        if ready is None:
+            managed = self._managed(stored)
+            ready = await self._live.ready(managed) if managed != self._live.managed else None
+        if ready is not None:
+            await self._live.adopt(ready)
+        now, before = self._now(), self._stored
+        changed = [name for name, row in stored.items() if row is not before.get(name)]
+        ends = {name: _end_of(stored[name], now) for name in (*changed, *self._ends) if name in stored}
+        self._stored, self._ends = stored, {name: end for name, end in ends.items() if end < inf}
 
     def _managed(self, stored: dict[str, StoredTenant]) -> dict[str, TenantSettings]:
         """Return stored tenants as settings; those that have not changed are not read again."""
-        bands, known = self._live.settings.band_names, self._live.managed
+        bands, known, before, now = self._live.settings.band_names, self._live.managed, self._stored, self._now()
         found = {}
         for name, row in stored.items():
-            keys = tuple(key.digest for key in self._living(row))
-            old, before = known.get(name), self._stored.get(name)
-            if old is not None and before is not None and before.settings is row.settings:
-                found[name] = old if old.keys == keys else old.model_copy(update={"keys": keys})
+            old, then = known.get(name), before.get(name)
+            if old is None or then is None or then.settings is not row.settings:
+                found[name] = read_tenant(name, row.settings, _digests(row, now), bands=bands)
+            elif then is row and self._ends.get(name, inf) > now:
+                found[name] = old
             else:
-                found[name] = read_tenant(name, row.settings, keys, bands=bands)
+                keys = _digests(row, now)
+                found[name] = old if old.keys == keys else old.model_copy(update={"keys": keys})
         return found
-
-    def _living(self, stored: StoredTenant) -> tuple[StoredKey, ...]:
-        now = self._now()
-        return tuple(key for key in stored.keys if key.expires_at_utc is None or key.expires_at_utc > now)
 
     def _now(self) -> float:
         return self._utc_now().timestamp()
+
+
+def _living(stored: StoredTenant, now: float) -> tuple[StoredKey, ...]:
+    return tuple(key for key in stored.keys if key.expires_at_utc is None or key.expires_at_utc > now)
+
+
+def _digests(stored: StoredTenant, now: float) -> tuple[str, ...]:
+    return tuple(key.digest for key in _living(stored, now))
+
+
+def _end_of(stored: StoredTenant, now: float) -> float:
+    """Return when the next key of a tenant ends, ``inf`` when none does."""
+    return min((key.expires_at_utc for key in _living(stored, now) if key.expires_at_utc is not None), default=inf)
 
 
 def _settings(tenant: TenantSettings) -> dict[str, Any]:
