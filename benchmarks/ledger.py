@@ -15,6 +15,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import random
+import socket as sockets
 import statistics
 import sys
 import tempfile
@@ -192,6 +193,11 @@ def _serve(path: str) -> None:
     asyncio.run(work())
 
 
+def _answers(path: str) -> bool:
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
 @contextmanager
 def socket() -> Iterator[tuple[str, Cpu]]:
     """The ledger of one machine in a process of its own."""
@@ -199,7 +205,7 @@ def socket() -> Iterator[tuple[str, Cpu]]:
         path = f"{folder}/ledger"
         server = multiprocessing.get_context("spawn").Process(target=_serve, args=(path,), daemon=True)
         server.start()
-        while not Path(path).exists():
+        while not _answers(path):
             time.sleep(0.02)
         assert server.pid is not None
         pid = server.pid

@@ -50,7 +50,7 @@ _SCHEMA_LOCK: Final = 0x7469_6466
 _IDLE_MS: Final = 1000
 _OPTIONS: Final = (
     f"-c synchronous_commit=off -c lock_timeout={int(CALL_S * 1000)} -c client_min_messages=warning "
-    f"-c idle_in_transaction_session_timeout={_IDLE_MS}"
+    f"-c idle_in_transaction_session_timeout={_IDLE_MS} -c plan_cache_mode=force_generic_plan"
 )
 _CONNECT: Final = {
     "connect_timeout": 2,
@@ -71,6 +71,19 @@ CREATE UNLOGGED TABLE IF NOT EXISTS tidegate.ledger_replicas (
     pool bigint, replica bigint, record bytea NOT NULL, PRIMARY KEY (pool, replica)
 ) WITH (fillfactor = 50);
 COMMIT
+"""
+# Planned once for a connection, then run several in one message, which is one round trip.
+_STATEMENTS: Final = """
+PREPARE tg_pool (bigint) AS
+    SELECT revision, state, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint
+    FROM tidegate.ledger_pools WHERE pool = $1;
+PREPARE tg_replicas (bigint) AS
+    SELECT replica, record, pg_try_advisory_xact_lock(replica) FROM tidegate.ledger_replicas WHERE pool = $1;
+PREPARE tg_state (bigint, bytea) AS UPDATE tidegate.ledger_pools SET state = $2 WHERE pool = $1;
+PREPARE tg_change (bigint, bigint, bytea) AS
+    UPDATE tidegate.ledger_replicas SET record = $3 WHERE pool = $1 AND replica = $2;
+PREPARE tg_add (bigint, bigint, bytea) AS INSERT INTO tidegate.ledger_replicas VALUES ($1, $2, $3);
+PREPARE tg_drop (bigint, bigint) AS DELETE FROM tidegate.ledger_replicas WHERE pool = $1 AND replica = $2
 """
 _pack = msgspec.msgpack.Encoder().encode
 _configs = msgspec.json.Decoder(PoolConfig)
@@ -150,7 +163,7 @@ class PostgresLedgerStore:
         async with self._turn:
             connection = self._connection
             if connection is None or connection.closed:
-                connection = self._connection = await self.connect()
+                connection = self._connection = await self._prepared()
             with _translated():
                 try:
                     return await work(connection)
@@ -162,6 +175,20 @@ class PostgresLedgerStore:
                     if not connection.closed and connection.pgconn.transaction_status:
                         await connection.close()
                     raise
+
+    async def _prepared(self) -> psycopg.AsyncConnection[Any]:
+        connection = await self.connect()
+        with _translated():
+            try:
+                try:
+                    await connection.execute(_STATEMENTS.encode())
+                except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                    await connection.execute(_TABLES.encode())
+                    await connection.execute(_STATEMENTS.encode())
+            except BaseException:
+                await connection.close()
+                raise
+        return connection
 
     async def close(self) -> None:
         """Close connections and subscriptions."""
@@ -182,10 +209,7 @@ class PostgresLedger(LedgerHandle):
         self._subscriptions: set[PostgresSubscription] = set()
         self._load = (
             f"BEGIN; SELECT pg_advisory_xact_lock({self._key}); "
-            f"SELECT revision, state, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint "
-            f"FROM tidegate.ledger_pools WHERE pool = {self._key}; "
-            f"SELECT replica, record, pg_try_advisory_xact_lock(replica) "
-            f"FROM tidegate.ledger_replicas WHERE pool = {self._key}"
+            f"EXECUTE tg_pool ({self._key}); EXECUTE tg_replicas ({self._key})"
         ).encode()
 
     def listener(self, replica: str) -> int:
@@ -319,17 +343,13 @@ class PostgresLedger(LedgerHandle):
         """Write what changed, notify, commit, all in one message."""
         records, state.replicas = state.replicas, {}
         after = {self.listener(name): _pack(_Row(name, record)) for name, record in records.items()}
-        parts = [f"UPDATE tidegate.ledger_pools SET state = '\\x{_pack(state).hex()}' WHERE pool = {self._key}"]
+        parts = [f"EXECUTE tg_state ({self._key}, '\\x{_pack(state).hex()}')"]
         parts += [
-            f"INSERT INTO tidegate.ledger_replicas VALUES ({self._key}, {number}, '\\x{raw.hex()}') "
-            "ON CONFLICT (pool, replica) DO UPDATE SET record = EXCLUDED.record"
+            f"EXECUTE {'tg_change' if number in before else 'tg_add'} ({self._key}, {number}, '\\x{raw.hex()}')"
             for number, raw in after.items()
             if raw != before.get(number)
         ]
-        parts += [
-            f"DELETE FROM tidegate.ledger_replicas WHERE pool = {self._key} AND replica = {number}"
-            for number in before.keys() - after.keys()
-        ]
+        parts += [f"EXECUTE tg_drop ({self._key}, {number})" for number in before.keys() - after.keys()]
         parts += [f"SELECT pg_notify('{_channel(number)}', '{payload.decode()}')" for number, payload in pushes]
         parts.append("COMMIT")
         await connection.execute("; ".join(parts).encode())
