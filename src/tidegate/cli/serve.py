@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Annotated
 import typer
 
 from tidegate.assembly import Options, build
+from tidegate.cli._workers import Worker, judge, run_workers, stop_with_parent
 from tidegate.config import Settings, load_settings
 from tidegate.telemetry.log import Form
 
@@ -50,6 +53,9 @@ def serve(
     event_log: Annotated[
         Path | None, typer.Option("--event-log", metavar="FILE", help="Write every scheduling event, for replay.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="Processes that share the port, the seats and one order.")
+    ] = 1,
     log_format: Annotated[Form, typer.Option("--log-format", help="Form of the log on standard error.")] = Form.JSON,
     log_level: Annotated[Level, typer.Option("--log-level", help="Least level that is logged.")] = Level.INFO,
 ) -> None:
@@ -70,10 +76,25 @@ def serve(
         preset=preset,
         overrides={path: text for path, text in listens.items() if text is not None},
     )
+    worker = Worker.here()
     settings = load()
     _allow_many_connections()
-    reload = None if config is None else load
-    options = Options(event_log=event_log, log_form=log_format, log_level=log_level, reload=reload)
+    if worker is None and workers > 1:
+        judge(settings)
+        asyncio.run(run_workers(settings, workers, sys.argv[1:]))
+        return
+    reload: Callable[[], Settings] | None = None if config is None else load
+    if worker is not None:
+        settings = worker.settings(settings)
+        reload = None if config is None else lambda: worker.settings(load())
+        event_log = event_log and event_log.with_name(f"{event_log.name}.{worker.index}")
+    options = Options(
+        event_log=event_log,
+        log_form=log_format,
+        log_level=log_level,
+        reload=reload,
+        listener=None if worker is None else worker.socket(),
+    )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, options))
 
@@ -91,6 +112,8 @@ async def _serve(settings: Settings, options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     loop.add_signal_handler(signal.SIGHUP, service.live.on_signal)
+    if options.listener is not None:
+        stop_with_parent(on_signal)
     await service.start()
     typer.echo(f"gateway listening on {service.gateway_url}")
     typer.echo(f"control listening on {service.control_url}")

@@ -22,7 +22,10 @@ SWEEP_S = 1.0
 
 
 class ClientServer(uvicorn.Server):
-    """Serve an ASGI callable ``app`` to clients within ``limits``; ``start`` and ``stop`` instead of ``run``."""
+    """Serve an ASGI callable ``app`` to clients within ``limits``; ``start`` and ``stop`` instead of ``run``.
+
+    With ``listener``, a socket that listens already, nothing is bound.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class ClientServer(uvicorn.Server):
         address: Address,
         limits: Limits,
         tls: ssl.SSLContext | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -50,6 +54,7 @@ class ClientServer(uvicorn.Server):
         )
         super().__init__(config)
         self._address = address
+        self._given = listener
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeper: TimerHandle | None = None
@@ -70,7 +75,7 @@ class ClientServer(uvicorn.Server):
         """Bind and accept. Raises ``OSError`` when the address is taken."""
         host, port = self._address
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=self.config.backlog)
+        listener = self._given or socket.create_server((host, port), family=family, backlog=self.config.backlog)
         listener.settimeout(0)
         self._socket = listener
         self._serving = asyncio.get_running_loop().create_task(self.serve(sockets=[listener]))

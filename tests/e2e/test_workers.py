@@ -1,0 +1,104 @@
+"""``serve --workers``: several processes on one port, each a replica of one pool, whose parent keeps them alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.testing.counting_engine import counting_engine
+from tidegate.testing.gateway_process import GatewayProcess, gateway_process
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]  # a busy machine takes a while to start five processes
+
+CONFIG = 'models: [{{name: raw, backends: [{{name: b, url: "{url}", engine: openai, seats: 8}}]}}]\n'
+
+
+def ask(gateway: GatewayProcess) -> int:
+    body = json.dumps({"model": "raw", "messages": [{"role": "user", "content": "x"}]}).encode()
+    request = urllib.request.Request(gateway.url + "/v1/chat/completions", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return int(answer.status)
+
+
+def until(say: Callable[[], Any], seconds: float = 15.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = say()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it took too long")
+
+
+def rows(gateway: GatewayProcess) -> set[str]:
+    try:
+        (pool,) = gateway.state()["cluster"]["pools"].values()
+    except OSError:
+        return set()
+    return {row["name"] for row in pool["replicas"] if row["seen_s_ago"] < 1.0}
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(each) for each in found]
+
+
+def test_workers_share_a_port_and_a_pool_and_come_back(tmp_path: Path) -> None:
+    with (
+        counting_engine(tmp_path / "asked", delay_s=0.05) as engine,
+        gateway_process("--workers", "2", config=CONFIG.format(url=engine.url)) as gateway,
+    ):
+        until(lambda: rows(gateway) == {"worker-0", "worker-1"})
+        assert {ask(gateway) for _ in range(10)} == {200}
+        before = children(gateway.pid)
+        assert len(before) == 2
+        os.kill(before[-1], signal.SIGKILL)
+        time.sleep(0.5)  # what it had accepted is lost with it
+        assert {ask(gateway) for _ in range(10)} == {200}
+        until(lambda: len(children(gateway.pid)) == 2 and children(gateway.pid) != before)
+        until(lambda: rows(gateway) == {"worker-0", "worker-1"})
+        gateway.signal(signal.SIGTERM)
+        assert gateway.wait(10.0) == 0
+        assert len(engine.asked()) == 20
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    with (
+        counting_engine(tmp_path / "asked") as engine,
+        gateway_process("--workers", "2", config=CONFIG.format(url=engine.url)) as gateway,
+    ):
+        pids = until(lambda: len(children(gateway.pid)) == 2 and children(gateway.pid))
+        gateway.signal(signal.SIGKILL)
+        gateway.wait(5.0)
+        until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
+
+
+def test_workers_refuse_a_store_that_one_process_has_for_itself(tmp_path: Path) -> None:
+    file = tmp_path / "tidegate.yaml"
+    file.write_text(CONFIG.format(url="http://127.0.0.1:9") + f"jobs: {{store: 'sqlite:///{tmp_path}/jobs.db'}}\n")
+    command = [sys.executable, "-m", "tidegate", "serve", "--workers", "2", "--listen", "127.0.0.1:0", "-c", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode != 0
+    assert "jobs.store" in done.stderr
+    assert "postgresql://" in done.stderr
+
+
+def test_workers_that_cannot_begin_end_the_command(tmp_path: Path) -> None:
+    with counting_engine(tmp_path / "asked") as engine:
+        file = tmp_path / "tidegate.yaml"
+        file.write_text(CONFIG.format(url=engine.url) + "gateway: {tls: {cert: none.pem, key: none.pem}}\n")
+        command = [sys.executable, "-m", "tidegate", "serve", "--workers", "2", "-c", str(file)]
+        command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+        assert done.returncode != 0
+        assert "none.pem" in done.stderr
