@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,11 +12,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.cli.report import _charts
-from tidegate.cli.scenario import shipped_scenarios
+from tidegate.cli.report import _charts, show_result
+from tidegate.cli.scenario import GatewayEstimator, parse_scenario, shipped_scenarios
+from tidegate.simulation.run import run_scenario
 
 SMALL = """\
 description: A <small> flood & some questions.
@@ -60,9 +63,19 @@ def test_a_shipped_file_can_be_printed() -> None:
 def test_the_table_tells_bands_runs_and_claims(small: Path) -> None:
     out = run(str(small))
     assert "A <small> flood & some questions." in out
-    for word in ("p0", "p1", "p2", "tidegate", "passthrough", "fifo", "strict", "bare_aging", "TTFT", "KV use"):
+    for word in ("p0", "p1", "p2", "tidegate", "passthrough", "fifo", "strict", "bare_aging", "TTFT", "KV"):
         assert word in out
     assert re.search(r"holds +p0\.wait_p99 <= 5s: .* against 5\.00 s", out)
+
+
+@pytest.mark.parametrize(("width", "whole"), [(80, False), (100, True)])
+def test_a_narrow_terminal_gets_fewer_columns_and_no_figure_is_cut(width: int, *, whole: bool) -> None:
+    scenario = parse_scenario(SMALL, source="small.yaml", beside=Path())
+    out = io.StringIO()
+    show_result(Console(file=out, width=width), run_scenario(scenario, estimator=GatewayEstimator, baselines=["fifo"]))
+    table = out.getvalue().split("Wait: until")[0]
+    assert ("longest" in table, "overtakes" in table) == (whole, whole)
+    assert "…" not in table
 
 
 def test_a_failing_claim_ends_with_1(small: Path) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,13 +93,23 @@ def replay(
         show_result(Console(), result)
     if late > MAX_LATE_S:
         typer.echo(f"This machine was too busy: requests left up to {late:.2f} s late (99th percentile).", err=True)
-    failures = sum(
-        count for reason, count in result.runs[TIDEGATE].total.refused.items() if reason.startswith(FAILURES)
-    )
-    if failures:
-        typer.echo(f"Failed by a fault, not refused by policy: {failures:,}. See the refusals.", err=True)
-    if failures or not result.holds:
+    faults = {
+        reason: count for reason, count in result.runs[TIDEGATE].total.refused.items() if reason.startswith(FAILURES)
+    }
+    if faults:
+        typer.echo(_told(faults), err=True)
+    if faults or not result.holds:
         raise typer.Exit(FAILED)
+
+
+def _told(faults: Mapping[str, int]) -> str:
+    """What failed otherwise than by policy, and what to do where that is plain."""
+    text = f"Failed by a fault, not refused by policy: {sum(faults.values()):,}. See the refusals."
+    if not {"http_404", "unknown_model"}.isdisjoint(faults):
+        text += " Not found may mean the model: name one that the gateway and its engines have with --model."
+    if not {"http_401", "unauthorized"}.isdisjoint(faults):
+        text += " Give the key of a tenant with --key."
+    return text
 
 
 def _shortened(scenario: Scenario, speed: float, seconds: float | None, drain: float | None) -> Scenario:

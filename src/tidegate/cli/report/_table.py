@@ -12,8 +12,11 @@ from tidegate.simulation.report import GroupReport, Report
 from tidegate.simulation.run import Result
 
 _SHOWN_SOURCES = 12
+_WIDE = 92  # columns of a terminal that has room for everything
+_REFUSED = "re-\nfused"
+_LONGEST = "longest\nwait"
 _GROUP = (
-    *("sent", "answered", "refused", "wait\np50/p99", "longest\nwait", "TTFT\np50/p99"),
+    *("sent", "an-\nswered", _REFUSED, "wait\np50\np99", _LONGEST, "TTFT\np50\np99"),
     *("in\nSLO", "share", "good\ntok/s"),
 )
 """Heads of ``_cells``."""
@@ -23,10 +26,11 @@ def show_result(console: Console, result: Result) -> None:
     """Print the tables, what their figures mean, and the claims."""
     scenario = result.scenario
     console.print(Text(f"{scenario.name}, seed {scenario.seed}: {scenario.description}".rstrip(": "), style="bold"))
-    console.print(_bands(result))
+    wide = console.width >= _WIDE
+    console.print(_bands(result, wide=wide))
     if _differ(result):
-        console.print(_sources(result))
-    console.print(_runs(result))
+        console.print(_sources(result, wide=wide))
+    console.print(_runs(result, wide=wide))
     for line in _notes(result):
         console.print(Text(line, style="dim"))
     for verdict in result.verdicts:
@@ -46,38 +50,43 @@ def _table(title: str, lead: tuple[str, ...], heads: tuple[str, ...]) -> Table:
     for head in lead:
         table.add_column(head, no_wrap=True)
     for head in heads:
-        table.add_column(head, justify="right", overflow="fold")
+        wraps = head == _REFUSED
+        table.add_column(head, justify="right", overflow="fold" if wraps else "ellipsis", no_wrap=not wraps)
     return table
 
 
-def _bands(result: Result) -> Table:
-    table = _table("Bands", ("band", "run"), _GROUP)
+def _bands(result: Result, *, wide: bool) -> Table:
+    table = _table("Bands", ("band", "run"), _heads(wide=wide))
     for index, name in enumerate(result.scenario.bands):
         if not any(report.bands[index].sent for report in result.runs.values()):
             continue
         for number, report in enumerate(result.runs.values()):
             last = number == len(result.runs) - 1
-            row = (name if number == 0 else "", report.name, *_cells(report.bands[index]))
+            row = (name if number == 0 else "", report.name, *_cells(report.bands[index], wide=wide))
             table.add_row(*row, style="bold" if number == 0 else "", end_section=last)
     return table
 
 
-def _sources(result: Result) -> Table:
+def _sources(result: Result, *, wide: bool) -> Table:
     report = next(iter(result.runs.values()))
-    table = _table(f"Sources, {report.name}", ("source",), _GROUP)
+    table = _table(f"Sources, {report.name}", ("source",), _heads(wide=wide))
     for group in report.sources:
-        table.add_row(group.name, *_cells(group))
+        table.add_row(group.name, *_cells(group, wide=wide))
     return table
 
 
-def _cells(group: GroupReport) -> tuple[str, ...]:
+def _heads(*, wide: bool) -> tuple[str, ...]:
+    return _GROUP if wide else tuple(head for head in _GROUP if head != _LONGEST)
+
+
+def _cells(group: GroupReport, *, wide: bool) -> tuple[str, ...]:
     answered = f"{group.answered:,}" + (f"\n{group.open:,} open" if group.open else "")
     return (
         f"{group.sent:,}",
         answered,
         refusals(group).replace(", ", "\n"),
         f"{quantile(group.wait.p50)}\n{quantile(group.wait.p99)}",
-        quantile(group.wait.max),
+        *((quantile(group.wait.max),) if wide else ()),
         f"{quantile(group.ttft.p50)}\n{quantile(group.ttft.p99)}",
         part(group.in_slo),
         part(group.token_part),
@@ -85,11 +94,12 @@ def _cells(group: GroupReport) -> tuple[str, ...]:
     )
 
 
-def _runs(result: Result) -> Table:
-    heads = ("took", "tokens/s", "value", "KV use", "preempted", "thrown away", "floors", "overtakes", "gap ÷\nbound")
-    table = _table("Runs", ("run",), heads)
+def _runs(result: Result, *, wide: bool) -> Table:
+    heads = ("took", "tok/s", "value", "KV\nuse", "pre-\nempted", "thrown\naway", "gap ÷\nbound")
+    table = _table("Runs", ("run",), (*heads, "floors", "overtakes") if wide else heads)
     for report in result.runs.values():
-        table.add_row(report.name, *_run_cells(report))
+        cells = _run_cells(report)
+        table.add_row(report.name, *(cells if wide else cells[: len(heads)]))
     return table
 
 
@@ -98,13 +108,13 @@ def _run_cells(report: Report) -> tuple[str, ...]:
     return (
         seconds(report.seconds),
         f"{total.answer_rate:,.0f}",
-        value(report).replace(" (", "\n("),
+        value(report).replace(" (", "\n").rstrip(")"),
         part(report.kv_mean),
         f"{total.preemptions:,}",
         part(total.wasted_tokens / total.computed_tokens, 2) if total.computed_tokens else NONE,
+        gap(report),
         f"{total.floors:,}",
         f"{total.overtakes:,}",
-        gap(report),
     )
 
 

@@ -68,7 +68,7 @@ BOUND = (
 )
 GAP = (
     "Gap: the most dispatches for which a waiting band went without one, over those in which the rules promise it one. "
-    "It can be above 1 only where a KV watermark, a quota or a limit stopped the band."
+    "It stands still while a KV watermark, a quota or a limit stops all that waits in the band."
 )
 
 
