@@ -26,10 +26,16 @@ def test_claims_hold(name: str) -> None:
     assert failures(result) == []
 
 
-@pytest.mark.parametrize("name", ["flash-sale", "kv-pressure"])
-def test_claims_nearly_hold_whatever_the_seed(name: str) -> None:
-    """With seeds 2 to 5 the p99 of p0 in flash-sale is 44 to 59 ms; tokens in kv-pressure move by less than 1 %."""
-    assert [verdict.claim.text for verdict in played(name, seed=2).verdicts if not nearly(verdict)] == []
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [2, 5])
+def test_the_flash_sale_is_calm_whatever_the_seed(seed: int) -> None:
+    """With seeds 1 to 5 the p99 of p0's wait is 30 to 45 ms; those two are the worst."""
+    assert failures(played("flash-sale", seed=seed)) == []
+
+
+def test_claims_of_kv_pressure_nearly_hold_with_another_seed() -> None:
+    """Its tokens move by less than 1 %."""
+    assert [verdict.claim.text for verdict in played("kv-pressure", seed=2).verdicts if not nearly(verdict)] == []
 
 
 def nearly(verdict: Verdict) -> bool:
