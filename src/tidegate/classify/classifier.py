@@ -104,6 +104,8 @@ class Classifier:
     """Classifies requests. ``predictor`` may be replaced by another ``Predictor``."""
 
     def __init__(self, settings: Settings, predictor: Predictor | None = None) -> None:
+        self.identities: Identities
+        self._callers: tuple[object, ...] = (None,)
         self.predictor: Predictor = predictor if predictor is not None else LearnedPredictor()
         self.obey(settings)
 
@@ -115,14 +117,16 @@ class Classifier:
         """Read other settings, which takes a while where there are thousands of tenants, so that a thread may do it;
         the function that is returned takes them, in a moment.
         """
-        identities = Identities(settings)
+        callers = (settings.tenants, settings.anonymous, settings.band_names, settings.gateway.listen)
+        same = self._callers[0] is callers[0] and self._callers[1:] == callers[1:]
+        identities = self.identities if same else Identities(settings)
         tenants = identities.tenants
         if identities.anonymous is not None:
             tenants = (*tenants, identities.anonymous)
         bands = BandChooser(settings, tenants)
 
         def take() -> None:
-            self.identities, self._bands = identities, bands
+            self.identities, self._bands, self._callers = identities, bands, callers
             self._obey_rest(settings)
 
         return take
