@@ -208,7 +208,7 @@ def test_stops_are_at_most_their_part_of_the_dispatches() -> None:
     assert len(found) <= 1
 
 
-def test_credit_is_kept_up_to_a_quarter_of_the_seats() -> None:
+def test_credit_is_kept_up_to_half_of_the_seats() -> None:
     stage = Stage(seats=8, fill=False)
     for number in range(40):
         stage.submit(0.0, f"q{number}", 2)
@@ -216,7 +216,7 @@ def test_credit_is_kept_up_to_a_quarter_of_the_seats() -> None:
         stage.done(0.5, f"q{number}")
     for number in range(5):
         stage.submit(100.0, f"p{number}", 0)
-    assert len(stops(stage.tick(100.1))) == 2
+    assert len(stops(stage.tick(100.1))) == 4
 
 
 def test_a_ticket_is_stopped_only_so_often() -> None:
@@ -513,6 +513,28 @@ def test_running_work_counts_as_reserve_beyond_two_seats() -> None:
         reserves[rate] = stage.core.snapshot(now).bands[0].reserve
     assert reserves[Fraction(0)] > 2
     assert reserves[ALL] == 2
+
+
+def test_where_a_quarter_of_the_seats_is_not_enough_running_work_takes_none_of_it_away() -> None:
+    """The credit that small bursts would use up is kept for those that the reserve cannot take."""
+    auto = (replace(bands()[0], reserve=AUTO), *bands()[1:])
+    stage = Stage(seats=32, fill=False, bands=auto)
+    now = 0.0
+    for burst in range(120):
+        now = burst * 1.0
+        for number in range(28):
+            stage.submit(now, f"p{burst}-{number}", 0)
+        stage.submit(now, f"v{burst}", 2)
+        while stage.leases:
+            id_ = next(iter(stage.leases))
+            stage.note(stage.core.release(now + 0.9, stage.leases.pop(id_), Release()))
+    for number in range(40):
+        stage.submit(now + 1.0, f"v{number}-", 2)
+    stage.submit(now + 1.3, "later", 2)
+    row = stage.core.snapshot(now + 1.3).bands[0]
+    assert row.reserve_short
+    assert row.reserve == 8
+
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,12 @@ Invariants: preemptions are at most ``preempt_rate`` of the dispatches; a victim
 that presses, was dispatched by its own band's turn, has nobody that waits for it, and was stopped at most
 ``max_preemptions`` times; at most one stop is on its way for each ticket that presses.
 
-Credit for stops is earned by dispatches and kept up to a quarter of the seats, at least one: enough for a burst of
+Credit for stops is earned by dispatches and kept up to half of the seats, at least one: enough for a burst of
 arrivals, and a storm cannot be saved up for. A stop that came to nothing is refunded.
+
+Running work that may be stopped stands in for a part of an automatic reserve, except where that is ``short``: arrivals
+come in such bursts that a quarter of the seats is not enough. There the reserve takes the small ones, and the credit,
+which they would use up, is kept for the large ones.
 """
 
 from __future__ import annotations
@@ -136,14 +140,14 @@ class Press:
     def allowed(self, pool: Pool) -> int:
         """Return how many stops the dispatches so far allow now."""
         dispatches = sum(queue.dispatches for queue in pool.queues)
-        most = max(1, pool.seating.seats // 4) * self._unit
+        most = max(1, pool.seating.seats // 2) * self._unit
         self._credit = min(most, self._credit + (dispatches - self._seen) * self._earn)
         self._seen = dispatches
         return self._credit // self._unit
 
     def as_reserve(self, reserve: int, band: int, pool: Pool) -> int:
         """Return the seats to keep free for a band when the running work that it may have stopped is reserve too."""
-        if reserve <= KEPT_FREE or pool.queues[band].urgency is None:
+        if reserve <= KEPT_FREE or pool.queues[band].urgency is None or pool.guards[band].short:
             return reserve
         count = sum(self._is_below(victim, band) for victim in self.victims.values())
         return max(KEPT_FREE, reserve - min(count, self.allowed(pool)))
