@@ -12,7 +12,6 @@ from runtime.stories import Noting
 from tidegate.core import BackendSpec, Lease, Policy, PoolSpec, Release, Requeue, Scheduler, Ticket, WorkEstimate
 from tidegate.runtime import Driver
 from tidegate.runtime.replica import PoolLink
-from tidegate.runtime.replica_scheduler import SharedScheduler
 from tidegate.stores.ledger_client import Client, Standing
 from tidegate.stores.ledger_memory import MemoryLedger, MemoryLedgerStore
 from tidegate.stores.ledger_policy import pool_config, terms_of
@@ -27,6 +26,7 @@ from tidegate.stores.ledger_protocol import (
     Subscribed,
     Subscription,
 )
+from tidegate.stores.replica_scheduler import SharedScheduler
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock, run_virtual
 

@@ -11,10 +11,10 @@ from typing import Any
 from tidegate.core import Policy, PoolSpec, Scheduler, Signal, TidegateError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.replica import PoolLink
-from tidegate.runtime.replica_scheduler import SharedScheduler
 from tidegate.stores.ledger_client import Client, Counts, StoreLoss
 from tidegate.stores.ledger_policy import pool_config, terms_of
 from tidegate.stores.ledger_protocol import LedgerStore, PoolConfig, PoolView, Reply
+from tidegate.stores.replica_scheduler import SharedScheduler
 
 VIEW_S = 0.25
 """The longest that somebody who looks at the pool waits for the store."""
