@@ -8,7 +8,7 @@ from tidegate.cli.scenario import GatewayEstimator, load_scenario
 from tidegate.simulation.claims import Verdict
 from tidegate.simulation.run import Result, run_scenario
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def played(name: str, seed: int | None = None) -> Result:
@@ -26,7 +26,6 @@ def test_claims_hold(name: str) -> None:
     assert failures(result) == []
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [2, 5])
 def test_the_flash_sale_is_calm_whatever_the_seed(seed: int) -> None:
     """With seeds 1 to 5 the p99 of p0's wait is 30 to 45 ms; those two are the worst."""
