@@ -209,7 +209,9 @@ class TidegateScheduler(AsyncScheduler):
         for request in self.running:
             yield Share(request.tidegate, min(self._tide_ahead(request), most), request.is_prefill_chunk, request)
         first = next(self._tide_ready(), None) if self._tide_slots() > 0 else None
-        if first is not None and self._pause_state == PauseState.UNPAUSED:
+        if first is None or self._pause_state != PauseState.UNPAUSED:
+            return
+        if self._tide.bands[first.tidegate.band].may_preempt:  # what others need is not worth looking up
             keep = headroom(first.tidegate, self._tide, self._tide_total())
             if self._tide_needs(first) + keep <= self._tide_blocks():
                 _, cached, _ = self.kv_cache_manager.get_computed_blocks(first)
