@@ -27,7 +27,7 @@ from scipy.optimize import nnls
 
 from benchmarks._engine_clock import EngineClock
 from benchmarks.real_engines import ROOT, Record, target_of
-from tidegate.cli.load import ask, chat_request, in_time
+from tidegate.cli.load import ask, chat_request
 from tidegate.config import key_digest, parse_settings
 from tidegate.simulation import EngineModel, EngineServer, Profile, Request, World
 from tidegate.testing.gateway_process import gateway_process
@@ -192,30 +192,24 @@ def outcome(rows: Sequence[tuple[float, str, int]], firsts: Sequence[float], end
 
 
 async def play(bench: Bench, load: list[Due]) -> tuple[list[Due], list[int], Outcome]:
-    """Play the mix for real; give it as it was on the engine's clock, and the true lengths of the prompts."""
+    """Play the mix for real, in the engine's time; give it as it was sent, and the true lengths of the prompts."""
     loop = asyncio.get_running_loop()
     texts = [bench.prompt(words) for _, _, words, _ in load]
     start = loop.time()
-    records: dict[int, Record] = {}
-    left = asyncio.Event()
-
-    async def send(item: int) -> None:
-        at, band, _, tokens = load[item]
-        records[item] = await bench.ask(texts[item][0], tokens, band=band, due=start + at)
-        if len(records) == len(load):
-            left.set()
-
-    sending = asyncio.create_task(
-        in_time([(row[0], item) for item, row in enumerate(load)], send, start=start, until=600.0)
-    )
-    await left.wait()
-    sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
-    seen = [(bench.clock.between(start, start + row[0]), *row[1:]) for row in load]
-    rows = [(at, band, tokens) for at, band, _, tokens in seen]
-    firsts = [records[item].first_s or 0.0 for item in range(len(load))]
-    ends = [row[0] + (records[item].done_s or 0.0) for item, row in enumerate(seen)]
-    return seen, [length for _, length in texts], outcome(rows, firsts, ends)
+    sent: list[Due] = []
+    asked: list[asyncio.Task[Record]] = []
+    async with asyncio.TaskGroup() as group:
+        for (at, band, words, tokens), (text, _) in zip(load, texts, strict=True):
+            while (left := at - bench.clock.between(start, loop.time())) > 0:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(left)
+            now = loop.time()
+            sent.append((bench.clock.between(start, now), band, words, tokens))
+            asked.append(group.create_task(bench.ask(text, tokens, band=band, due=now)))
+    records = [task.result() for task in asked]
+    rows = [(at, band, tokens) for at, band, _, tokens in sent]
+    firsts = [record.first_s or 0.0 for record in records]
+    ends = [row[0] + (record.done_s or 0.0) for row, record in zip(sent, records, strict=True)]
+    return sent, [length for _, length in texts], outcome(rows, firsts, ends)
 
 
 def simulated(load: Sequence[Due], lengths: Sequence[int], fitted: Fit, settings: str) -> Outcome:

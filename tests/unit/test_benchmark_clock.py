@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks._engine_clock import EngineClock
+from benchmarks._engine_clock import EngineClock, lost_in
 
 from tidegate.testing.engines import EngineServer
 
@@ -22,6 +22,13 @@ def test_the_time_in_which_an_engine_waits_for_a_core_does_not_pass(monkeypatch:
     assert clock.between(10.5, 14.0) == 2.5, "after the last look as before the first: plain time"
     assert clock.between(9.0, 9.5) == 0.5
     assert clock.lost() == pytest.approx(1 / 3)
+
+
+def test_the_core_costs_time_only_while_the_worker_has_nothing_to_do() -> None:
+    assert lost_in(1.0, (0.4, 0.3), (0.1, 0.2)) == pytest.approx(0.5)
+    assert lost_in(1.0, (0.7, 0.3), (0.1, 0.9)) == pytest.approx(0.3)
+    assert lost_in(1.0, (0.0, 0.0), (0.1, 0.9)) == pytest.approx(0.9)
+    assert lost_in(1.0, (0.0, 1.5), (0.0, 0.0)) == 1.0, "read a little later than the clock"
 
 
 def test_it_reads_the_wait_while_it_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
