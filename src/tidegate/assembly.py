@@ -318,14 +318,14 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         aside=asyncio.to_thread,
         load=options.reload,
     )
-    feed = Feed(driver, recorder, live, utc_now=clock.utc_now, jobs=jobs)
+    whole = None if replica is None else replica.document
+    feed = Feed(driver, recorder, live, utc_now=clock.utc_now, jobs=jobs, cluster=whole)
     books = Books(keeper, audit, live, recorder.usage, utc_now=clock.utc_now)
     background: set[asyncio.Future[int]] = set()
 
     def drain() -> None:
         background.add(asyncio.ensure_future(driver.drain(live.settings.gateway.drain_timeout)))
 
-    whole = None if replica is None else replica.document
     hooks = Hooks(completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate), whole)
     return Service(
         Parts(

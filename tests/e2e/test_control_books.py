@@ -137,7 +137,7 @@ async def test_a_file_is_read_again_while_requests_wait(tmp_path: Path) -> None:
                 file.write_text(kept(tmp_path, upstream.url, seats=2 + number % 2, more=more))
                 status, answer = await admin(process, "POST", "/admin/reload", {})
                 assert status == 200, answer
-            assert {row["what"] for row in answer["changes"]} == {"policy.queue_capacity", "models.raw.backends"}
+            assert {row["what"] for row in answer["changes"]} == {"policy.queue_capacity", "models.raw.backends.b0.seats"}
             refused = await ask(process.url, chat())
             assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
             file.write_text(kept(tmp_path, upstream.url, seats=2, more="gateway: {max_connections: 5}"))

@@ -15,6 +15,9 @@ Numbers = dict[str, Any]
 
 VERDICTS = {"safe": "bold green", "idle": "bold", "strained": "bold yellow", "unsafe": "bold white on red"}
 LISTED = 5
+MOST_REPLICAS = 16
+WIDE = 110
+"""Columns from which nothing is left out of backends and refusals."""
 ROOM_FOR_LISTS = 30
 """Lines that a terminal needs before tenants and refusals are shown too."""
 
@@ -32,9 +35,12 @@ def screen(numbers: Numbers, *, width: int, height: int | None, before: Text | N
     parts.append(_banner(numbers))
     if numbers.get("fault"):
         return Group(*parts, Text(str(numbers["fault"]), style="bold white on red"))
-    parts += [_first_look(numbers), _bands(numbers, width), _backends(numbers)]
+    parts += [_first_look(numbers), _bands(numbers, width), _backends(numbers, width)]
+    parts += [table for table in (_replicas(numbers),) if table is not None]
     if height is None or height >= ROOM_FOR_LISTS + len(numbers["bands"]) + len(numbers["backends"]):
-        parts += [table for table in (_tenants(numbers), _refusals(numbers), _jobs(numbers)) if table is not None]
+        parts += [
+            table for table in (_tenants(numbers), _refusals(numbers, width), _jobs(numbers)) if table is not None
+        ]
     return Group(*parts)
 
 
@@ -71,15 +77,17 @@ def _bands(numbers: Numbers, width: int) -> Table:
     return table
 
 
-def _backends(numbers: Numbers) -> Table:
-    table = _table("backends", "backend", "model", "state", "seats", "running", "kv free", "budget", "engine queue")
+def _backends(numbers: Numbers, width: int) -> Table:
+    heads = ("backend", "model", "state", "seats", "running", "kv free", "budget", "engine queue")
+    shown = heads if width >= WIDE else heads[:6]
+    table = _table("backends", *shown)
     for row in numbers["backends"]:
         state = Text("up") if row["up"] else Text("down", style="bold white on red")
         if row["paused_s"] is not None:
             state.append(f", paused {duration(row['paused_s'])}", style="yellow")
         if row["stale"]:
-            state.append(", readings too old", style="yellow")
-        table.add_row(
+            state.append(", readings too old" if width >= WIDE else ", stale", style="yellow")
+        cells = (
             _name(row["name"], "bold"),
             _name(row["pool"]),
             state,
@@ -88,6 +96,26 @@ def _backends(numbers: Numbers) -> Table:
             part(row["kv_free"]),
             part(row["budget"]),
             whole(row.get("engine_waiting")),
+        )
+        table.add_row(*cells[: len(shown)])
+    return table
+
+
+def _replicas(numbers: Numbers) -> Table | None:
+    replicas = numbers.get("replicas")
+    if not replicas or (replicas["number"] < 2 and not replicas["degraded"]):
+        return None
+    trouble = " (the shared store does not answer; each goes on alone)" if replicas["degraded"] else ""
+    names = [band["name"] for band in numbers["bands"]]
+    heads = ("gateway", "state", "seats", *(f"{name} waiting" for name in names))
+    table = _table(f"gateways that share the seats{trouble}", *heads)
+    for row in replicas["rows"][:MOST_REPLICAS]:
+        state = (
+            Text("up") if not row["lost"] else Text(f"lost {duration(row['seen_s'])} ago", style="bold white on red")
+        )
+        name = f"{row['name']} (this one)" if row["name"] == replicas["own"] else row["name"]
+        table.add_row(
+            _name(name, "bold"), state, f"{row['seats']:,}", *(f"{depth:,}" for depth in row["waiting"][: len(names)])
         )
     return table
 
@@ -106,20 +134,30 @@ def _pair(rows: list[Any], index: int) -> tuple[Text, str]:
     return (_name(rows[index][0]), f"{rows[index][1]:,}") if index < len(rows) else (Text(""), "")
 
 
-def _refusals(numbers: Numbers) -> Table | None:
+def _refusals(numbers: Numbers, width: int) -> Table | None:
     if not numbers["refusals"]:
         return None
-    table = _table("last refusals", "ago", "band", "tenant", "model", "reason", "status", "retry after", "request")
+    heads = ("ago", "band", "tenant", "reason", "status", "retry after", "model", "request")
+    shown = heads if width >= WIDE else heads[:6]
+    table = _table("last refusals", *shown)
     for row in numbers["refusals"][:LISTED]:
-        cells = (row["band"], row["tenant"], row["model"], row["reason"])
+        names = (row["band"], row["tenant"], row["reason"])
         retry = "" if row["retry_after_s"] is None else f"{row['retry_after_s']} s"
-        table.add_row(duration(row["age_s"]), *map(_name, cells), str(row["status"]), retry, _name(row["id"]))
+        cells: tuple[str | Text, ...] = (
+            duration(row["age_s"]),
+            *map(_name, names),
+            str(row["status"]),
+            retry,
+            _name(row["model"]),
+            _name(row["id"]),
+        )
+        table.add_row(*cells[: len(shown)])
     return table
 
 
 def _jobs(numbers: Numbers) -> Table | None:
     jobs = numbers.get("jobs")
-    if not jobs:
+    if not jobs or not (jobs.get("batches") or jobs.get("dead") or "error" in jobs):
         return None
     if "error" in jobs:
         table = _table("batches", "error")

@@ -11,7 +11,7 @@ more point of the history).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import datetime
 from typing import Any
 
@@ -35,6 +35,7 @@ from tidegate.telemetry import Recorder
 TICK_S = 0.5
 MARK_S = 1.0
 JOBS_S = 2.0
+CLUSTER_S = 1.0
 MOST_WATCHERS = 200
 ADMIT_EVERY = 10
 """Frames after which it is looked again whether a screen may watch."""
@@ -56,6 +57,7 @@ class Feed:
         driver, recorder, live: where the numbers come from.
         utc_now: the wall clock.
         jobs: batch jobs, ``None`` without any.
+        cluster: says how all gateways stand that share the pools; ``None``: this one is alone.
     """
 
     def __init__(
@@ -66,15 +68,18 @@ class Feed:
         *,
         utc_now: Callable[[], datetime],
         jobs: JobsView | None = None,
+        cluster: Callable[[], Awaitable[dict[str, Any]]] | None = None,
     ) -> None:
         self._observer = Observer(driver, recorder, live, jobs)
         self._history = History()
         self._jobs = jobs
+        self._cluster = cluster
         self._utc_now = utc_now
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._marked_at = self._pointed_at = self._asked_at = float("-inf")
+        self._asking_cluster: asyncio.Task[None] | None = None
+        self._marked_at = self._pointed_at = self._asked_at = self._cluster_asked_at = float("-inf")
         self._written_history: tuple[int, bytes] = (-1, b"")
         self._news = asyncio.Event()
         self.frame = b""
@@ -98,8 +103,9 @@ class Feed:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
+        for task in (self._asking, self._asking_cluster):
+            if task is not None:
+                task.cancel()
         self._wake()
 
     def history(self) -> bytes:
@@ -141,6 +147,7 @@ class Feed:
         if not self.watchers:
             return
         self._ask_jobs(now)
+        self._ask_cluster(now)
         self._compose()
         self._wake()
 
@@ -166,6 +173,17 @@ class Feed:
             self._observer.jobs_document = await jobs.overview()
         except StoreError as error:
             self._observer.jobs_document = {"error": str(error)[:200]}
+
+    def _ask_cluster(self, now: float) -> None:
+        """Ask now and then how the other gateways stand; a store that is slow delays nothing."""
+        running = self._asking_cluster is not None and not self._asking_cluster.done()
+        if self._cluster is not None and now - self._cluster_asked_at >= CLUSTER_S and not running:
+            assert self._loop is not None
+            self._cluster_asked_at = now
+            self._asking_cluster = self._loop.create_task(self._cluster_asked(self._cluster))
+
+    async def _cluster_asked(self, cluster: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._observer.cluster_document = await cluster()
 
 
 class Events:

@@ -13,6 +13,7 @@ from tidegate.config import Settings
 from tidegate.control.history import shortened
 from tidegate.control.live import Live
 from tidegate.control.snapshot_bounds import Bound, Bounds
+from tidegate.control.snapshot_replicas import replicas_of
 from tidegate.control.snapshot_verdict import judge
 from tidegate.control.snapshot_windows import RATE_S, WINDOW_S, BandWindow, Recent
 from tidegate.core import Discipline, Policy, Unit
@@ -53,6 +54,7 @@ class Observer:
         self._seen: tuple[object, ...] = ()
         self._revision = 0
         self.jobs_document: Document | None = None
+        self.cluster_document: Document | None = None
 
     def mark(self) -> None:
         """Remember the counters of this second."""
@@ -154,6 +156,7 @@ class Observer:
                 for row, _ in zip(self._recorder.recent.newest(), range(REFUSALS), strict=False)
             ],
             "jobs": self.jobs_document,
+            "replicas": replicas_of(self.cluster_document),
             "modes": [_effect(live.settings, name, rows, patient) for name in live.settings.mode_names],
         }
 

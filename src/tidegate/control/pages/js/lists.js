@@ -31,18 +31,21 @@ export class Lists {
     this.backends = card("backends", t("backends"));
     this.pools = card("pools", t("pools"));
     this.pools.element.hidden = true;
+    this.replicas = card("replicas", t("replicas"));
+    this.replicas.element.hidden = true;
     this.tokens = card("tenants-tokens", t("most_tokens"));
     this.refused = card("tenants-refused", t("most_refused"));
     this.recent = card("refusals", t("recent"));
     this.jobs = card("jobs", t("jobs"));
     this.element = h("div", { class: "lists" }, this.backends.element,
-      h("div", { class: "stack" }, this.jobs.element, this.pools.element),
+      h("div", { class: "stack" }, this.replicas.element, this.jobs.element, this.pools.element),
       h("div", { class: "stack" }, this.tokens.element, this.refused.element), this.recent.element);
   }
 
   show(numbers) {
     this.showBackends(numbers.backends);
     this.showPools(numbers);
+    this.showReplicas(numbers);
     this.showTenants(numbers.tenants);
     this.showRefusals(numbers.refusals);
     this.showJobs(numbers.jobs);
@@ -63,6 +66,20 @@ export class Lists {
     if (!pools.length) return;
     put(this.pools, [["pool", "text"], ["seats", "num"], ...bands.map(() => [null, "num"])],
       pools.map((pool) => [pool.name, `${pool.running} / ${pool.seats}`, ...pool.depths.map((depth, index) => `${bands[index].name} ${count(depth)}`)]), NONE);
+  }
+
+  /** Gateways that share the pools; hidden while this one is alone and is not meant to be. */
+  showReplicas({ replicas, bands }) {
+    const shown = replicas !== null && (replicas.number > 1 || replicas.degraded);
+    this.replicas.element.hidden = !shown;
+    if (!shown) return;
+    const degraded = replicas.degraded ? h("p", { class: "tag down bad", id: "replicas-degraded" }, t("replicas_degraded")) : null;
+    put(this.replicas, [["replica", "text"], ["state"], ["seats", "num"], ...bands.map(() => [null, "num"])],
+      replicas.rows.map((row) => [
+        row.name === replicas.own ? `${row.name} · ${t("this_one")}` : row.name,
+        row.lost ? tag("down bad", t("lost", { n: seconds(Math.floor(row.seen_s)) })) : tag("up good", t("up")), row.seats,
+        ...row.waiting.map((depth, index) => `${bands[index]?.name} ${count(depth)}`),
+      ]), NONE, degraded);
   }
 
   showTenants({ tokens, refused }) {

@@ -35,6 +35,8 @@ export const EN = {
 
   backends: "Backends", backend: "backend", state: "state", seats: "seats", engine: "engine", engine_help: "requests in the engine's batch + in its own queue", kv: "cache free", budget: "budget",
   up: "up", down: "down", stale_short: "stale", paused: "paused {n}", pools: "Pools", pool: "pool",
+  replicas: "Gateways that share the seats", replica: "gateway", this_one: "this one", lost: "lost {n} ago",
+  replicas_degraded: "the shared store does not answer; each goes on alone with the share it had",
   most_tokens: "Most tokens, 1 min", most_refused: "Most refused, 1 min", tenant: "tenant", by_tokens: "tokens", by_refusals: "refused", nobody: "nobody",
   recent: "Refused last", when: "ago", reason: "reason", status: "answer", retry_after: "retry in", request: "request", fallback: "fallback",
   jobs: "Jobs", batch: "batch", progress: "done", dead: "dead letters: {n}", rows_waiting: "rows waiting: {n}", no_jobs: "no batch in progress",

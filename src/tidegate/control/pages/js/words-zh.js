@@ -35,6 +35,8 @@ export const ZH = {
 
   backends: "后端", backend: "后端", state: "状态", seats: "座位", engine: "引擎", engine_help: "引擎批次中的请求 + 引擎自己的排队", kv: "空闲缓存", budget: "额度",
   up: "在线", down: "离线", stale_short: "读数过期", paused: "暂停 {n}", pools: "资源池", pool: "资源池",
+  replicas: "共享座位的网关", replica: "网关", this_one: "本机", lost: "{n} 前失联",
+  replicas_degraded: "共享存储没有应答；各网关按原有份额独立运行",
   most_tokens: "用量最多（1 分钟）", most_refused: "被拒最多（1 分钟）", tenant: "租户", by_tokens: "token", by_refusals: "被拒", nobody: "无",
   recent: "最近拒绝", when: "多久前", reason: "原因", status: "应答", retry_after: "重试间隔", request: "请求", fallback: "降级回答",
   jobs: "批任务", batch: "批次", progress: "完成", dead: "死信：{n}", rows_waiting: "等待的行：{n}", no_jobs: "没有进行中的批次",
