@@ -22,7 +22,7 @@ from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess
 from tidegate.testing.processes import engine_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]  # 1 to 9 s on a machine at rest
 
 CONFIG = """
 models: [{{name: raw, backends: [{{name: b0, url: "{url}", engine: {engine}, seats: {seats}}}]}}]

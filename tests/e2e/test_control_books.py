@@ -17,7 +17,7 @@ from e2e.test_control import admin, config
 from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]  # 1 to 9 s on a machine at rest
 
 
 async def quick(visit: Visit) -> None:
@@ -137,7 +137,8 @@ async def test_a_file_is_read_again_while_requests_wait(tmp_path: Path) -> None:
                 file.write_text(kept(tmp_path, upstream.url, seats=2 + number % 2, more=more))
                 status, answer = await admin(process, "POST", "/admin/reload", {})
                 assert status == 200, answer
-            assert {row["what"] for row in answer["changes"]} == {"policy.queue_capacity", "models.raw.backends.b0.seats"}
+            changed = {row["what"] for row in answer["changes"]}
+            assert changed == {"policy.queue_capacity", "models.raw.backends.b0.seats"}
             refused = await ask(process.url, chat())
             assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
             file.write_text(kept(tmp_path, upstream.url, seats=2, more="gateway: {max_connections: 5}"))

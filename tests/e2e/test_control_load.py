@@ -10,7 +10,7 @@ import pytest
 from e2e.raw import Answer, Upstream, Visit, ask, chat, gateway, until, whole
 from e2e.test_control import admin, config, is_fallback
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]  # 1 to 9 s on a machine at rest
 
 SEATS, SERVICE_S, LOAD, SECONDS = 4, 0.1, 3.0, 6.0
 RATE = SEATS / SERVICE_S * LOAD

@@ -16,7 +16,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 from e2e.raw import Upstream, Visit, ask, chat, chunk, gateway, read_head, until, whole
 from e2e.test_control import config
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]  # 1 to 9 s on a machine at rest
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "the-prompt-nobody-may-see"

@@ -144,6 +144,34 @@ def test_backends_are_taken_back_with_their_credentials() -> None:
     run_virtual(story())
 
 
+def test_single_settings_of_backends_are_taken_back_by_another_process_too() -> None:
+    async def story() -> None:
+        stage = Stage()
+        before = stage.live.settings
+
+        async def put(**changed: object) -> int:
+            row = {"name": "b", "url": "http://b:1", "seats": 1, **changed}
+            answer = await stage.ask("PUT", "/admin/backends", {"models": [{"name": "m", "backends": [row]}]})
+            return int(answer.json["record"])
+
+        record = await put(seats=5, budget={"tokens_per_minute": 900})
+        stage.live._models_before.clear()  # as after a restart: only the list of changes is left
+        assert (await undo(stage, record)).status == 200
+        assert stage.live.settings == before, "its credential is there too"
+        first, second = await put(seats=5), await put(seats=6)
+        stage.live._models_before.clear()
+        assert (await undo(stage, first)).status == 409
+        assert (await undo(stage, first, force=True)).status == 200
+        assert stage.live.settings.models[0].backends[0].seats == 1
+        assert (await undo(stage, second)).status == 409
+        moved = await put(url="http://c:1")
+        stage.live._models_before.clear()
+        answer = await undo(stage, moved, force=True)
+        assert (answer.status, "credentials" in answer.json["error"]["message"]) == (409, True)
+
+    run_virtual(story())
+
+
 def test_what_cannot_be_taken_back_says_so() -> None:
     async def story() -> None:
         stage = Stage(load=lambda: parse_settings(FILE + "objectives: {gold: p0}"))

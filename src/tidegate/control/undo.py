@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.config import Settings, TenantLimits, TenantSettings, document, patch_policy
+from tidegate.config import (
+    TenantLimits,
+    TenantSettings,
+    backends_document,
+    document,
+    patch_policy,
+    replace_backends,
+)
 from tidegate.control.audit import Audit, Record
 from tidegate.control.live import Live
 from tidegate.control.tenants import Tenants
 from tidegate.stores import Conflict
+
+_FORGOTTEN = "backends that came, left or moved are remembered, with their credentials, only by the process itself"
 
 
 class Undo:
@@ -65,12 +74,32 @@ class Undo:
 
     def _models(self, record: Record, *, who: str, force: bool) -> Record | None:
         before = None if record.id is None else self._live.models_before(record.id)
-        if before is None:
-            raise Conflict("the backends of before, with their credentials, are remembered only by the process itself")
-        after: Settings = self._live.settings.model_copy(update={"models": before})
+        if before is None:  # it was changed before this process began
+            after = replace_backends(self._live.settings, self._backends_of(record, force=force))
+            return self._live.change(after, who=who, action="undo", undoes=record.id)
+        after = self._live.settings.model_copy(update={"models": before})
         if not force and any(row["what"].startswith("models") for row in self._later(record)):
             raise Conflict("the backends have been changed since; repeat with force to set them to what they were then")
         return self._live.change(after, who=who, action="undo", undoes=record.id)
+
+    def _backends_of(self, record: Record, *, force: bool) -> dict[str, Any]:
+        """Return all backends with single settings as they were; what needs a credential cannot be had back."""
+        found = backends_document(self._live.settings)
+        rows = {
+            f"models.{model['name']}.backends.{row['name']}": row
+            for model in found["models"]
+            for row in model["backends"]
+        }
+        moved: dict[str, tuple[Any, Any]] = {}
+        for change in record.changes:
+            name = next((name for name in rows if change["what"].startswith(f"{name}.")), None)
+            field = "" if name is None else change["what"].removeprefix(f"{name}.")
+            if name is None or field == "url":
+                raise Conflict(_FORGOTTEN)
+            moved[change["what"]] = (change["to"], _at(rows[name], field))
+            _put(rows[name], field.split("."), change["from"])
+        _expect(moved, force=force)
+        return found
 
     def _later(self, record: Record) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
