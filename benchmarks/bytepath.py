@@ -29,7 +29,7 @@ from benchmarks import _ratios, stub_engine
 from benchmarks.load import KEY, request_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-START_S = 10.0
+START_S = 60.0
 SEATS = 256
 
 Command = Callable[[int, str], Sequence[str]]
@@ -122,10 +122,10 @@ def serve_command(folder: Path, port: int, backend: str) -> Sequence[str]:
 # One measurement
 
 
-def plain_us(proxy: int, url: str, count: int) -> float:
-    """Give the CPU per plain request, µs; ``proxy`` is its process."""
+def plain_us(proxy: int, url: str, count: int, *, body: int = 2_000) -> float:
+    """Give the CPU per plain request, µs; ``proxy`` is its process, ``body`` the request's size in bytes."""
     before = _cpu_s(proxy)
-    found = _load("plain", count, url)
+    found = _load("plain", count, url, body=body)
     return (_cpu_s(proxy) - before) / found["requests"] * 1e6
 
 
@@ -160,10 +160,11 @@ def _cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def _load(mode: str, count: int, *urls: str) -> dict[str, float]:
+def _load(mode: str, count: int, *urls: str, body: int = 2_000) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.load", mode, str(count), *urls]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        _pin(process.pid, alone=False)
+    environ = os.environ | {"BENCH_BODY_BYTES": str(body)}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        pin(process.pid, alone=False)
         out, _ = process.communicate(timeout=120)
     if process.returncode:
         raise RuntimeError(f"the load client failed: {' '.join(command)}")
@@ -180,7 +181,7 @@ def _running(command: Sequence[str], *, alone: bool) -> Iterator[subprocess.Pope
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ
     )
     try:
-        _pin(process.pid, alone=alone)
+        pin(process.pid, alone=alone)
         yield process
     finally:
         process.terminate()
@@ -215,7 +216,7 @@ def proxy(command: Command, engine: str) -> Iterator[tuple[int, str]]:
 
 def _await_answer(process: subprocess.Popen[str], url: str) -> None:
     """Wait until the proxy answers a request as the engine would."""
-    body = request_bytes("", stream=False).partition(b"\r\n\r\n")[2]
+    body = request_bytes("", stream=False).partition(b"\r\n\r\n")[2].replace(b'"max_tokens": 200', b'"max_tokens": 1')
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
     request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
     began = time.monotonic()
@@ -228,13 +229,13 @@ def _await_answer(process: subprocess.Popen[str], url: str) -> None:
                 return
         except urllib.error.HTTPError as error:
             problem = f"{error}, {error.read()[:300]!r}"
-        except (urllib.error.URLError, ConnectionError) as error:
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             problem = str(error)
         time.sleep(0.05)
     raise RuntimeError(f"the proxy did not answer within {START_S} s: {problem}")
 
 
-def _pin(pid: int, *, alone: bool) -> None:
+def pin(pid: int, *, alone: bool) -> None:
     """Give the proxy a core of its own, where there are two and the system lets us choose."""
     if not hasattr(os, "sched_setaffinity"):
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from urllib.parse import urlsplit
@@ -17,11 +18,12 @@ import httptools
 
 KEY = "tg-bench-0123456789abcdef"
 CONNECTIONS = 8
-PROMPT = "The quick brown fox jumps over the lazy dog. " * 41
+SENTENCE = "The quick brown fox jumps over the lazy dog. "
+PROMPT = SENTENCE * ((int(os.environ.get("BENCH_BODY_BYTES", "2000")) - 155) // 45)
 
 
 def request_bytes(authority: str, *, stream: bool) -> bytes:
-    """Render a chat request with a body of 2 KB."""
+    """Render a chat request with a body of 2 KB, or of about ``BENCH_BODY_BYTES``."""
     asked: dict[str, object] = {"model": "bench", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 200}
     body = json.dumps(asked | {"stream": stream}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n"

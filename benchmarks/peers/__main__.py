@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks import bytepath
+from benchmarks.peers import functional
 from benchmarks.peers.commands import PEERS
 from benchmarks.peers.install import DEBIAN, PACKAGES, NotThereError, version_of
 
@@ -79,4 +80,7 @@ def _median(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:2] == ["functional"]:
+        functional.main(sys.argv[2:])
+    else:
+        main(sys.argv[1:])

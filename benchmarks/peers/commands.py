@@ -129,7 +129,7 @@ def envoy(folder: Path, port: int, backend: str) -> Sequence[str]:
 
 def vllm_router(folder: Path, port: int, backend: str) -> Sequence[str]:
     """A router that schedules nothing."""
-    return [str(python_peer("vllm-router") / "vllm-router"), *_router(port, backend)]
+    return [str(python_peer("vllm-router") / "vllm-router"), *router_options(port, backend)]
 
 
 def sglang_router(folder: Path, port: int, backend: str) -> Sequence[str]:
@@ -138,14 +138,14 @@ def sglang_router(folder: Path, port: int, backend: str) -> Sequence[str]:
         str(python_peer("sglang-router") / "python"),
         "-m",
         "sglang_router.launch_router",
-        *_router(port, backend),
+        *router_options(port, backend),
     ]
 
 
 def smg(folder: Path, port: int, backend: str) -> Sequence[str]:
     """A router with its priority scheduler on."""
     priority = ["--priority-scheduler-enabled", "--priority-scheduler-default-max-class", "system"]
-    return [str(python_peer("smg") / "smg"), "launch", *_router(port, backend), *priority]
+    return [str(python_peer("smg") / "smg"), "launch", *router_options(port, backend), *priority]
 
 
 def litellm(folder: Path, port: int, backend: str) -> Sequence[str]:
@@ -201,7 +201,8 @@ def _host(backend: str) -> str:
     return backend.partition("//")[2]
 
 
-def _router(port: int, backend: str) -> list[str]:
+def router_options(port: int, backend: str) -> list[str]:
+    """Give the options that routers of this family share."""
     return [
         *("--host", "127.0.0.1", "--port", str(port), "--worker-urls", backend, "--policy", "round_robin"),
         *("--log-level", "error", "--prometheus-port", str(port - 1)),

@@ -152,3 +152,17 @@ def test_a_stream_of_an_unknown_kind_may_end_wherever_it_does() -> None:
 
 def test_a_whole_answer_tells_its_use_in_the_words_of_either_interface() -> None:
     assert inspect_whole(b'{"error":null,"usage":{"input_tokens":7,"output_tokens":3}}') == (False, Used(7, 3))
+
+
+def test_an_end_counts_for_three_pieces_and_open_choices_are_none() -> None:
+    still = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+    end = b'data: {"choices":[{"index":0,"finish_reason":null},{"index":1,"finish_reason": "stop"}]}\n\n'
+    text = rb'"\"finish_reason\":\"stop\" [DONE"'
+    told = b'data: {"choices":[{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n' % text
+    watch = StreamWatch()
+    pieces = [still, told, still, told, end[:-30], end[-30:], still, still, still, b"data: [DO", b"NE]\n\n"]
+    seen = []
+    for piece in pieces:
+        watch.piece(piece)
+        seen.append(watch.complete)
+    assert seen == [False] * 5 + [True] * 3 + [False] * 2 + [True]

@@ -126,7 +126,14 @@ class Response:
         if not self._pieces:
             self.sink = sink
         try:
-            return await self.read()
+            while (data := self.try_read()) is None:  # as in ``read``, whose frame each open stream would keep
+                waiter = self._next()
+                try:
+                    await waiter
+                except BaseException:
+                    self._left()
+                    raise
+            return data
         finally:
             self.sink = None
 

@@ -22,6 +22,9 @@ _REMEMBERED = 16 * 1024
 
 _EVENTS_ASIDE = 2
 
+_REASON, _OPEN = b'"finish_reason"', b'"finish_reason":null'
+_NO_END = (b"", b"", b"")
+
 _CONTENT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[')
 _TYPED_CONTENT = re.compile(rb'"(?:delta|text|thinking|partial_json|content)"\s*:\s*"[^"]|"type"\s*:\s*"tool_use"')
 _TYPED_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
@@ -70,7 +73,7 @@ class StreamWatch:
         self.content = False
         self.failed = False
         self._events = 0
-        self._last = (b"", b"", b"")
+        self._last = _NO_END  # those that may hold an end, the newest at the right
         self._partial = b""
         self._usage = b""
 
@@ -94,6 +97,10 @@ class StreamWatch:
             data = data[-_REMEMBERED:]
         if told:
             self._usage = data
+        if data.count(_REASON) == data.count(_OPEN) and b"[DONE]" not in data:
+            if self._last is _NO_END:
+                return
+            data = b""  # most pieces end nothing, and 5,000 streams that keep three of them hold 4 MB
         self._last = (*self._last[1:], data)
 
     def used(self) -> Used:

@@ -1,0 +1,230 @@
+"""The goals of speed that a single request does not show, each by a command of its own.
+
+``python -m benchmarks.speed_goals [memory|latency|body|stalls …] [--minutes N]`` (a minute of ``stalls`` unless told).
+
+* **memory**: what 5,000 open streams add to the gateway (private memory of the process, ``smaps_rollup``).
+* **latency**: what the gateway adds to a plain request of 2 KB at 200 requests/s, beside the engine asked directly.
+* **body**: CPU of a request with a body of 200 KB.
+* **stalls**: the longest time that the loop was late while 5,000 streams run, as many more end and begin as can, 1,000
+  requests a second are refused and a dashboard is open. The gateway itself says how late it was
+  (``tidegate_loop_stall_seconds``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks import bytepath
+from benchmarks.load import KEY
+from tidegate.testing.gateway_process import GatewayProcess, gateway_process
+
+ROOT = Path(__file__).resolve().parent.parent
+Row = tuple[str, str, str]
+STREAMS = 5_000
+WAITING = 200
+LIFE_S = 60.0
+REFUSALS = 1_000
+RATE = 200
+BODY = 200_000
+
+
+def memory() -> list[Row]:
+    """5,000 streams: what they add to the process."""
+    with _child("engine") as engine, _gateway(_line(engine), seats=STREAMS) as gateway:
+        time.sleep(1.0)
+        before = private_bytes(gateway.pid)
+        with _child("streams", STREAMS, STREAMS, gateway.url) as streams:
+            _line(streams)
+            time.sleep(3.0)
+            during = private_bytes(gateway.pid)
+    added = during - before
+    each = f"{added / STREAMS / 1024:.1f} KiB a stream"
+    return [
+        ("5,000 open streams: above idle", f"{added / 1e6:.0f} MB ({each}; idle {before / 1e6:.0f} MB)", "≤ 100 MB")
+    ]
+
+
+def latency(seconds: float = 20.0) -> list[Row]:
+    """What is added at a steady rate."""
+    with tempfile.TemporaryDirectory() as folder, bytepath.stub() as engine:
+        command = partial(bytepath.serve_command, Path(folder))
+        with bytepath.proxy(command, engine) as (pid, url), _child("pace", RATE, seconds, engine, url) as pace:
+            _prefer(pid)
+            direct, through = json.loads(_line(pace)), json.loads(_line(pace))
+            waited = _schedstat(pid)[1]
+    added = {name: (through[name] - direct[name]) * 1e3 for name in ("p50", "p99")}
+    return [
+        (f"added at {RATE} requests/s: p50", f"{added['p50']:.0f} µs", "≤ 250 µs"),
+        (f"added at {RATE} requests/s: p99", f"{added['p99']:.0f} µs", "≤ 600 µs"),
+        ("  directly: p50, p99", f"{direct['p50'] * 1e3:.0f}, {direct['p99'] * 1e3:.0f} µs", ""),
+        ("  the gateway waited for its core", f"{waited / seconds:.1%} of the time", ""),
+    ]
+
+
+def body(rounds: int = 5) -> list[Row]:
+    """What a long body costs, beside a short one and the bare proxy."""
+    found: dict[tuple[str, int], float] = {}
+    with tempfile.TemporaryDirectory() as folder, bytepath.stub() as engine:
+        commands: dict[str, bytepath.Command] = {
+            "bare proxy": bytepath.bare_command,
+            "tidegate": partial(bytepath.serve_command, Path(folder)),
+        }
+        for name, command in commands.items():
+            with bytepath.proxy(command, engine) as (pid, url):
+                for size in (2_000, BODY):
+                    bytepath.plain_us(pid, url, 400, body=size)
+                    found[name, size] = min(bytepath.plain_us(pid, url, 1_600, body=size) for _ in range(rounds))
+    rows: list[Row] = []
+    for name in commands:
+        long, short = found[name, BODY], found[name, 2_000]
+        goal = "≤ 200 µs" if name == "tidegate" else ""
+        rows.append((f"a 200 KB body, {name}: CPU", f"{long:.0f} µs ({long - short:.0f} more than 2 KB)", goal))
+    return rows
+
+
+def stalls(minutes: float = 1.0) -> list[Row]:
+    """How late the loop is when everything is asked of it at once."""
+    seconds = minutes * 60
+    with _child("engine", LIFE_S) as engine, _gateway(_line(engine), seats=STREAMS) as gateway:
+        pid = gateway.pid
+        bytepath.pin(pid, alone=True)
+        _prefer(pid)
+        with _child("streams", STREAMS + WAITING, STREAMS, gateway.url) as streams, _dashboard(gateway, seconds):
+            _line(streams)
+            time.sleep(10.0)  # what was late while 5,000 streams were opened is not asked for
+            with _child("refused", REFUSALS, seconds, gateway.url) as refused:
+                ran, waited = _schedstat(pid)
+                late = []
+                for _ in track(range(max(1, round(seconds / 10))), description="under load"):
+                    time.sleep(10.0)
+                    late.append(gateway.total("tidegate_loop_stall_seconds") * 1e3)
+                ran, waited = (now - then for now, then in zip(_schedstat(pid), (ran, waited), strict=True))
+                told = json.loads(_line(refused))
+            assert streams.stdin is not None
+            streams.stdin.close()
+            ended = json.loads(_line(streams))["ended"]
+    p99 = f"p50 {told['p50']:.1f} ms, p99 {told['p99']:.1f} ms, longest {told['most']:.0f} ms"
+    others = {key: value for key, value in told.items() if key not in {"count", "p50", "p99", "most"}}
+    return [
+        (
+            "loop late at most",
+            f"{max(late):.1f} ms (median of ten seconds each: {statistics.median(late):.1f})",
+            "≤ 5 ms",
+        ),
+        ("refusal in the same run", p99, "p99 < 5 ms"),
+        ("  refusals: statuses, not sent in time", str(others), f"429 for {REFUSALS}/s"),
+        ("  streams that ended and were replaced", f"{ended / seconds:.0f}/s", ""),
+        ("  the gateway's core", f"{ran / seconds:.0%} used, {waited / seconds:.1%} waited for", "0% waited for"),
+    ]
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {"memory": memory, "latency": latency, "body": body, "stalls": stalls}
+
+
+def main() -> None:
+    """Measure what is named, or all, and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--minutes", type=float, default=1.0, help="of stalls (1; the goal is for 10)")
+    options = parser.parse_args()
+    unknown = sorted(set(options.parts) - set(PARTS))
+    if unknown:
+        raise SystemExit(f"expected some of {', '.join(PARTS)}; got {', '.join(unknown)}")
+    console = Console()
+    table = Table("what", "figure", "goal")
+    for name in options.parts or PARTS:
+        with console.status(name):
+            rows = stalls(options.minutes) if name == "stalls" else PARTS[name]()
+        for row in rows:
+            table.add_row(*row)
+    console.print(table)
+
+
+def private_bytes(pid: int) -> int:
+    """Give the memory that a process has to itself (Linux)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+@contextlib.contextmanager
+def _gateway(engine: str, *, seats: int) -> Iterator[GatewayProcess]:
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    settings = {
+        "models": [{"name": "bench", "backends": [{"url": engine, "engine": "openai", "seats": seats}]}],
+        "tenants": [{"name": "bench", "keys": [f"sha256:{digest}"], "band": "p1"}],
+        "policy": {
+            "bands": {
+                "p0": {"reserve": 0},
+                "p1": {"capacity": WAITING, "shed_hopeless": False, "ttl": "1h", "shed_answer": "error"},
+            }
+        },
+    }
+    with gateway_process("--log-level", "warning", config=json.dumps(settings)) as gateway:  # JSON is YAML
+        yield gateway
+
+
+@contextlib.contextmanager
+def _dashboard(gateway: GatewayProcess, seconds: float) -> Iterator[None]:
+    command = [sys.executable, "-m", "benchmarks.dashboard_ends", "screens", "1", str(seconds + 120), gateway.control]
+    with _started(command):
+        yield
+
+
+@contextlib.contextmanager
+def _child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    with _started([sys.executable, "-m", "benchmarks.speed_goals_ends", *map(str, arguments)]) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        bytepath.pin(process.pid, alone=False)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    if not line:
+        raise RuntimeError(f"{process.args!r} ended without a word")
+    return line
+
+
+def _prefer(pid: int) -> None:
+    """Let the gateway go before other programs, where the system allows it: a busy machine is not what is asked for."""
+    with contextlib.suppress(PermissionError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, pid, -15)
+
+
+def _schedstat(pid: int) -> tuple[float, float]:
+    """Seconds that a process ran, and that it was ready but others ran (Linux; its main thread)."""
+    ran, waited, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+if __name__ == "__main__":
+    main()

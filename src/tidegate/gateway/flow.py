@@ -1,0 +1,69 @@
+"""uvicorn's flow control in a tenth of its memory: what waits is made when somebody waits.
+
+An ``asyncio.Event`` holds a deque, hence 760 bytes, and uvicorn makes two for each connection, which hardly anybody
+ever waits for. With 5,000 open streams that is 7 MB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+
+class Bell:
+    """An ``asyncio.Event`` that is small while nobody waits for it."""
+
+    __slots__ = ("_event", "_rung")
+
+    def __init__(self) -> None:
+        self._rung = False
+        self._event: asyncio.Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether ``wait`` returns at once."""
+        return self._rung
+
+    def set(self) -> None:
+        """Wake everybody who waits."""
+        self._rung = True
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+    def clear(self) -> None:
+        """Have those wait who come from now on."""
+        self._rung = False
+
+    async def wait(self) -> bool:
+        """Wait until it is set; whoever was woken goes on even if it has been cleared since."""
+        if self._rung:
+            return True
+        if self._event is None:
+            self._event = asyncio.Event()
+        return await self._event.wait()
+
+
+class Flow(FlowControl):
+    """Whether a client's connection wants more, and whether we want more of it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+        self._writable = Bell()
+        self._writable.set()
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was sent."""
+        await self._writable.wait()
+
+    def pause_writing(self) -> None:
+        """The transport has enough."""
+        self.write_paused = True
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The transport wants more."""
+        self.write_paused = False
+        self._writable.set()
