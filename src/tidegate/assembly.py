@@ -326,7 +326,9 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     def drain() -> None:
         background.add(asyncio.ensure_future(driver.drain(live.settings.gateway.drain_timeout)))
 
-    hooks = Hooks(completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate), whole)
+    hooks = Hooks(
+        completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate, asyncio.to_thread), whole
+    )
     return Service(
         Parts(
             log=log,

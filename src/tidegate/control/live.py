@@ -143,7 +143,7 @@ class Live:
         self._utc_now = utc_now
         self._load = load
         self._prepare: Prepare = prepare or (lambda after, mode: lambda: apply(after, mode))
-        self._aside: Aside = aside or _here
+        self._aside: Aside = aside or here
         self._reading = asyncio.Lock()
         self._signals: set[asyncio.Task[None]] = set()
         self._by = "start"
@@ -362,5 +362,6 @@ def _with_known_tenants(after: Settings, before: Settings) -> Settings:
     return after.model_copy(update={"tenants": before.tenants if same else tenants})
 
 
-async def _here(call: Callable[[], T], /) -> T:
+async def here(call: Callable[[], T], /) -> T:
+    """Run it here and now: ``Aside`` for whoever has no loop to spare."""
     return call()

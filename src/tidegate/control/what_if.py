@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 
 from tidegate.config import Settings, document, tenant_document
 from tidegate.control.child import ChildError
+from tidegate.control.live import Aside, here
 from tidegate.core.snapshots import BackendSnapshot
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
@@ -31,10 +33,11 @@ Simulate = Callable[[str, dict[str, str]], Awaitable[dict[str, Any]]]
 
 
 class WhatIf:
-    """Runs them, one question at a time."""
+    """Runs them, one question at a time. ``aside``: where twenty thousand requests are written down."""
 
-    def __init__(self, driver: Driver, recorder: Recorder, simulate: Simulate) -> None:
+    def __init__(self, driver: Driver, recorder: Recorder, simulate: Simulate, aside: Aside | None = None) -> None:
         self._driver = driver
+        self._aside: Aside = aside or here
         self._recorder = recorder
         self._simulate = simulate
         self.busy = False
@@ -57,7 +60,8 @@ class WhatIf:
         backends = self._driver.snapshot().backends
         runs = []
         for settings in (now, after):
-            scenario, traces = scenario_of(settings, arrivals, backends, span_s=span_s, profile=profile)
+            write = partial(scenario_of, settings, arrivals, backends, span_s=span_s, profile=profile)
+            scenario, traces = await self._aside(write)
             runs.append(await self._simulate(scenario, traces))
         before, then = ({row["name"]: _figures(row) for row in run["runs"]["tidegate"]["bands"]} for run in runs)
         bands = {name: {"now": before[name], "then": then[name]} for name in now.band_names}
