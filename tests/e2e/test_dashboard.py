@@ -195,6 +195,7 @@ async def test_a_wrong_knob_is_refused_at_its_field_and_a_right_one_applied_and_
                 await screen.shows("#changes", change["what"])
 
 
+@pytest.mark.timeout(200)
 async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
     async def at_once(visit: Visit) -> None:
         visit.answer(whole())
@@ -210,8 +211,12 @@ async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
         await screen.view("knobs")
         await screen.page.locator("[name='policy.bands.p1.weight']").fill("30")
         await screen.shows("#preview", "20 → 30")
-        await screen.page.locator("#what-if").click()
-        await screen.shows("#what-if-result", "3 requests", within_ms=75_000)
+        for _ in range(4):  # on a machine that does much else, a child of the lowest priority takes too long
+            await screen.page.locator("#what-if").click()
+            await screen.is_true("() => !document.querySelector('#preview [role=status]')", within_ms=75_000)
+            if "took more than" not in await screen.text("#what-if-result"):
+                break
+        await screen.shows("#what-if-result", "3 requests")
         await screen.shows("#what-if-result", "wait p99")
         assert get(process, "/admin/policy")["bands"]["p1"]["weight"] == 20, "nothing has changed"
 

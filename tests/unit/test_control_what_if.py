@@ -194,7 +194,9 @@ def test_the_ring_has_a_bound_and_gives_the_newest_in_order() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_child_that_fails_says_why() -> None:
+@pytest.mark.timeout(90)  # a second; a child of the lowest priority gets little of a machine that does much else
+async def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "TIMEOUT_S", 80.0)
     with pytest.raises(ChildError, match=r"^what-if\.yaml:1:\d+: duration: expected duration, it is required"):
         await simulate('{"engines": [{}], "sources": []}', {})
 
