@@ -208,15 +208,17 @@ def test_stops_are_at_most_their_part_of_the_dispatches() -> None:
     assert len(found) <= 1
 
 
-def test_credit_is_kept_up_to_half_of_the_seats() -> None:
+def test_credit_is_kept_up_to_the_number_of_seats() -> None:
     stage = Stage(seats=8, fill=False)
     for number in range(40):
         stage.submit(0.0, f"q{number}", 2)
     for number in range(32):
         stage.done(0.5, f"q{number}")
-    for number in range(5):
+    pool = stage.core._state.pools["m"]
+    assert pool.press.allowed(pool) == 8
+    for number in range(9):
         stage.submit(100.0, f"p{number}", 0)
-    assert len(stops(stage.tick(100.1))) == 4
+    assert len(stops(stage.tick(100.1))) == 8
 
 
 def test_a_ticket_is_stopped_only_so_often() -> None:
@@ -534,7 +536,6 @@ def test_where_a_quarter_of_the_seats_is_not_enough_running_work_takes_none_of_i
     row = stage.core.snapshot(now + 1.3).bands[0]
     assert row.reserve_short
     assert row.reserve == 8
-
 
 
 @pytest.mark.parametrize(

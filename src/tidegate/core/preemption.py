@@ -9,8 +9,8 @@ Invariants: preemptions are at most ``preempt_rate`` of the dispatches; a victim
 that presses, was dispatched by its own band's turn, has nobody that waits for it, and was stopped at most
 ``max_preemptions`` times; at most one stop is on its way for each ticket that presses.
 
-Credit for stops is earned by dispatches and kept up to half of the seats, at least one: enough for a burst of
-arrivals, and a storm cannot be saved up for. A stop that came to nothing is refunded.
+Credit for stops is earned by dispatches and kept up to the number of seats, so that a burst may take them all; no
+more can be saved up. A stop that came to nothing is refunded.
 
 Running work that may be stopped stands in for a part of an automatic reserve, except where that is ``short``: arrivals
 come in such bursts that a quarter of the seats is not enough. There the reserve takes the small ones, and the credit,
@@ -140,7 +140,7 @@ class Press:
     def allowed(self, pool: Pool) -> int:
         """Return how many stops the dispatches so far allow now."""
         dispatches = sum(queue.dispatches for queue in pool.queues)
-        most = max(1, pool.seating.seats // 2) * self._unit
+        most = max(1, pool.seating.seats) * self._unit
         self._credit = min(most, self._credit + (dispatches - self._seen) * self._earn)
         self._seen = dispatches
         return self._credit // self._unit
