@@ -152,7 +152,7 @@ def test_a_stream_that_vllm_leaves_silent_on_sigterm_is_ended(mortal_vllm: Engin
         os.kill(mortal_vllm.pid, signal.SIGTERM)
         began = time.monotonic()
         bodies = [start + stream.read() for start, stream in zip(starts, opened, strict=True)]
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 60
         assert target.gateway.total("tidegate_running") == 0
     for body in bodies:
         ended = error_events(body) == 1 or b'"finish_reason":"abort"' in body or b'"finish_reason":"length"' in body

@@ -25,7 +25,6 @@ from tidegate.testing.gateway_process import gateway_process
 from tidegate.testing.real_engines import MODEL
 
 pytestmark = ENGINE_TEST
-PATIENT = pytest.mark.timeout(60, func_only=True)
 
 STOPS = "policy: {preempt_rate: 1, max_preemptions: 9, bands: {p0: {reserve: 0}, p2: {floor: 0}}}\n"
 TOKENS = 300
@@ -113,7 +112,6 @@ def engine(request: pytest.FixtureRequest) -> EngineServer:
     return found
 
 
-@PATIENT
 async def test_an_answer_that_is_stopped_for_p0_goes_on_exactly(engine: EngineServer) -> None:
     low, high = Told(), Told()
     with behind_gateway(engine, seats=1, settings=STOPS) as target:
@@ -129,7 +127,6 @@ async def test_an_answer_that_is_stopped_for_p0_goes_on_exactly(engine: EngineSe
     await goes_on_exactly(low, engine)
 
 
-@PATIENT
 async def test_an_answer_whose_llama_cpp_dies_goes_on_exactly_at_another(logs: Path, slow_llama: EngineServer) -> None:
     """Two answers, one on each; the one whose engine dies waits for the other's seat."""
     both = Told(), Told()

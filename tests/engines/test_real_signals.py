@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from e2e.raw import until
 from engines.servers import ENGINE_TEST, VLLM_BLOCK, VLLM_BLOCKS, ask, behind_gateway
 from tidegate.backends import SIGNALS
@@ -40,13 +38,12 @@ async def test_vllm_shows_everything_that_the_table_names(slow_vllm: EngineServe
                 await asyncio.sleep(0.05)
             await asyncio.gather(*streams)
         assert -1.0 <= fullest < 0.8
-        await until(lambda: target.gateway.total("tidegate_backend_kv_free_ratio") == 1.0, within_s=3)
+        await until(lambda: target.gateway.total("tidegate_backend_kv_free_ratio") == 1.0, within_s=30)
         assert target.gateway.total("tidegate_backend_stale") == 0
     after = reading(slow_vllm)
     assert (after.generated or 0) - (before.generated or 0) == 800
 
 
-@pytest.mark.timeout(60, func_only=True)
 async def test_llamacpp_shows_its_requests_and_slots_but_no_cache(slow_llama: EngineServer) -> None:
     shown = reading(slow_llama)
     assert (shown.running, shown.waiting, shown.kv_free, shown.kv_tokens) == (0, 0, None, None)
@@ -54,7 +51,7 @@ async def test_llamacpp_shows_its_requests_and_slots_but_no_cache(slow_llama: En
     assert slots is not None
     assert len(slots) == 4
     with behind_gateway(slow_llama, seats=8) as target:
-        await until(lambda: target.gateway.total("tidegate_seats") == 4, within_s=3)
+        await until(lambda: target.gateway.total("tidegate_seats") == 4, within_s=30)
         async with target.many() as client:
             answers = await asyncio.gather(*[ask(client, tokens=50) for _ in range(10)])
         assert [answer.error for answer in answers] == [None] * 10
