@@ -111,7 +111,11 @@ def _replica(replica: ReplicaSource) -> Iterator[Family]:
     yield _gauge(names.STORE_DEGRADED, {(): float(replica.degraded)})
     yield _counter(names.STORE_CALLS, {("completed",): counts.calls, ("failed",): counts.failures})
     yield _counter(names.STORE_CALL_SECONDS, {(): counts.call_s})
-    grants = {("used",): counts.grants, ("late",): counts.late, ("wasted",): counts.wasted}
+    grants: dict[tuple[str, ...], float] = {
+        ("used",): counts.grants,
+        ("late",): counts.late,
+        ("wasted",): counts.wasted,
+    }
     yield _counter(names.GRANTS, grants)
     yield _counter(names.SOLO_SECONDS, {(): counts.solo_s})
 
