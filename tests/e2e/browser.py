@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +21,7 @@ WALL = (1920, 1080)
 PHONE = (390, 844)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 GIVE_UP_MS = 30_000
+LONGEST_S, CLOSE_S = 150.0, 10.0
 
 
 def chromium() -> str:
@@ -34,12 +37,34 @@ async def browser() -> AsyncIterator[Browser]:
     """Run one without a screen."""
     path = chromium()
     api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-    async with api.async_playwright() as play:
+    manager, others = api.async_playwright(), _children()
+    play = await manager.__aenter__()
+    driver = _children() - others
+    try:
         opened = await play.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
         try:
-            yield opened
+            async with asyncio.timeout(LONGEST_S):  # before pytest's own, from which the driver does not recover
+                yield opened
         finally:
-            await opened.close()
+            await _within(opened.close())
+    finally:
+        if not await _within(manager.__aexit__()):
+            for pid in driver:
+                os.kill(pid, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    """Processes that this one has begun."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+async def _within(closing: Awaitable[None]) -> bool:
+    """Wait for something to close, but not for ever; return whether it did."""
+    try:
+        await asyncio.wait_for(closing, CLOSE_S)
+    except TimeoutError:
+        return False
+    return True
 
 
 class Screen:
@@ -120,7 +145,7 @@ async def dashboard(
         assert [text for text in screen.complaints if not complaints(text)] == []
         assert screen.hosts == {urlsplit(url).netloc}
     finally:
-        await inside.close()
+        await _within(inside.close())
 
 
 async def eventually(true: Callable[[], Awaitable[bool]], *, within_s: float = 20.0) -> None:

@@ -15,7 +15,7 @@ from e2e.browser import browser, dashboard
 from e2e.raw import DONE, Upstream, Visit, chat, chunk, gateway
 from tidegate.config import key_digest
 
-pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(90)]  # 3 to 6 s on a machine at rest
+pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(200)]  # 3 to 6 s on a machine at rest
 
 FIRST_S, REST_S = 0.15, 0.25
 SEATS = 2

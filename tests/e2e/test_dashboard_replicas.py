@@ -11,7 +11,7 @@ from e2e.browser import PHONE, browser, dashboard
 from e2e.test_replicas import stage
 from e2e.test_top import top
 
-pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(200)]
 
 GONE = """() => {
     const row = [...document.querySelectorAll("#replicas tbody tr")].find(each => each.textContent.includes("NAME"));
