@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 import time
@@ -350,24 +351,26 @@ async def tls_before(port: int, folder: Path) -> AsyncIterator[tuple[int, Path]]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 
+    relays: set[asyncio.Task[None]] = set()
+
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relays.add(asyncio.current_task())  # type: ignore[arg-type]
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
     yield server.sockets[0].getsockname()[1], certificate
     server.close()
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(asyncio.gather(*relays, return_exceptions=True), LONG_S)
 
 
 @pytest.mark.services

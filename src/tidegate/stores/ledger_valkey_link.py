@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote
 
@@ -74,8 +74,9 @@ class SingleLink:
 
     publish = "PUBLISH"
 
-    def __init__(self, client: Valkey) -> None:
+    def __init__(self, client: Valkey, *, sentinels: Sequence[Any] = ()) -> None:
         self._client: Any = client  # the library is typed in part
+        self._sentinels = sentinels
 
     async def call(self, key: str, *command: Any) -> Any:  # noqa: ARG002 - all keys are on one server
         """Send a command."""
@@ -92,8 +93,9 @@ class SingleLink:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
-        await self._client.connection_pool.disconnect()
+        for client in (self._client, *self._sentinels):
+            await client.aclose()
+            await client.connection_pool.disconnect()
 
 
 class ClusterLink:
@@ -164,7 +166,8 @@ async def _listening(
         if pinging is not None:
             pinging.cancel()
             await asyncio.gather(pinging, return_exceptions=True)
-        await connection.disconnect(nowait=True)
+        with contextlib.suppress(exceptions.ValkeyError, OSError, TimeoutError):
+            await connection.disconnect()
 
 
 async def _messages(connection: Any) -> AsyncIterator[bytes | None]:
@@ -213,7 +216,7 @@ def _behind_sentinel(url: SplitResult, options: dict[str, Any]) -> Link:
     if not service:
         raise StoreError("cluster.store: expected the name of the service behind Sentinel: valkey+sentinel://host/NAME")
     sentinel: Any = Sentinel(_addresses(url, _SENTINEL_PORT), **options)  # type: ignore[no-untyped-call]
-    return SingleLink(sentinel.master_for(service, db=_database(database)))
+    return SingleLink(sentinel.master_for(service, db=_database(database)), sentinels=sentinel.sentinels)
 
 
 def _options(url: SplitResult, *, tls: bool) -> dict[str, Any]:
