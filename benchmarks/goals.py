@@ -65,6 +65,10 @@ policy:
 """Shorter first in all bands, nothing kept waiting beyond its use, nothing passed by age beyond the floors."""
 VALUE_SEATS, VALUE_BUDGET = 345, 1472
 """As many as the cache takes, and steps as long as p0's time per token allows with so many."""
+BURST = VALUE.replace("p0: {ttl: 800ms}", "p0: {ttl: 400ms}")
+"""Where p0 itself comes in bunches: what waits that long would have its first token too late."""
+BURST_SEATS, BURST_BUDGET = 64, 2048
+"""So few that a bunch waits in the gateway, where the shorter go first, and is not late together in the engine."""
 MOST_SEQUENCES = 512
 """Of engines with more than 256 seats."""
 PLAIN_SEATS = 220
@@ -181,10 +185,12 @@ def harvest_rows() -> Iterator[Row]:
 
 def value_rows() -> Iterator[Row]:
     """Value in time over the clairvoyant bound, and with it the gaps that starvation is judged by."""
-    rule = policy(VALUE, seats=VALUE_SEATS)
-    spec = engine(token_budget=VALUE_BUDGET, max_sequences=MOST_SEQUENCES, priority=True)
     gaps: list[tuple[str, float, tuple[int | None, ...]]] = []
     for name, load in (("rush", 2.0), ("rush", 2.5), ("rush", 3.0), ("burst", 2.5), ("memory", 2.5), ("agents", 2.5)):
+        burst = name == "burst"
+        rule = policy(BURST, seats=BURST_SEATS) if burst else policy(VALUE, seats=VALUE_SEATS)
+        budget = BURST_BUDGET if burst else VALUE_BUDGET
+        spec = engine(token_budget=budget, max_sequences=MOST_SEQUENCES, priority=True)
         scenario = workload(name, without_preemption(rule), load=load, minutes=MINUTES, engine=spec)
         bound = value_bound(scenario, Load(scenario))
         parts = []
