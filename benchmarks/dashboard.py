@@ -183,7 +183,7 @@ def _load(url: str, seconds: float) -> Iterator[None]:
         yield
         if process.poll() is not None:
             raise RuntimeError("the load client failed")
-        out, _ = process.communicate(timeout=seconds + 30)
+        out, _ = process.communicate(timeout=3 * seconds + 60)
     found = json.loads(out)
     if found["seconds"] > seconds * 1.05:
         sent = found["requests"] / found["seconds"]

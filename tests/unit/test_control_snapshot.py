@@ -104,6 +104,9 @@ def test_the_numbers_are_those_of_the_run() -> None:
         assert numbers["tenants"] == {"tokens": [("acme", 30)], "refused": [("greedy", 1)]}
         assert numbers["service_s"] == 4.0
         assert (p2["gates"], p2["ttl_s"]) == ([{"pool": "m", "kind": "no_seat", "gated": True}], 86400.0)
+        idle = [row for row in numbers["bands"] if not row["depth"]]
+        assert idle
+        assert all(row["gates"] == [] for row in idle), "who waits for nothing misses no seat"
         await asyncio.gather(*work)
         for _ in range(70):
             await asyncio.sleep(1)

@@ -16,7 +16,7 @@ from tidegate.control.snapshot_bounds import Bound, Bounds
 from tidegate.control.snapshot_replicas import replicas_of
 from tidegate.control.snapshot_verdict import judge
 from tidegate.control.snapshot_windows import RATE_S, WINDOW_S, BandWindow, Recent
-from tidegate.core import Discipline, Policy, Unit
+from tidegate.core import Discipline, GateKind, Policy, Unit
 from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
@@ -203,8 +203,10 @@ def _seats(snapshot: Snapshot) -> tuple[int, ...]:
 def _band(
     name: str, rows: Sequence[BandSnapshot], recent: Recent, bound: Bound, target_s: float | None, *, share: Document
 ) -> Document:
-    gates = [
-        {"pool": row.pool, "kind": row.gate.kind.value, "gated": row.gate.gated} for row in rows if row.gate is not None
+    gates = [  # a band that has nothing waiting misses no seat: one of several gateways has none at hand until it asks
+        {"pool": row.pool, "kind": row.gate.kind.value, "gated": row.gate.gated}
+        for row in rows
+        if row.gate is not None and (row.depth or row.gate.kind is not GateKind.NO_SEAT)
     ]
     return {
         "name": name,

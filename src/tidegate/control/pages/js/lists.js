@@ -76,8 +76,8 @@ export class Lists {
     const degraded = replicas.degraded ? h("p", { class: "tag down bad", id: "replicas-degraded" }, t("replicas_degraded")) : null;
     put(this.replicas, [["replica", "text"], ["state"], ["seats", "num"], ...bands.map(() => [null, "num"])],
       replicas.rows.map((row) => [
-        row.name === replicas.own ? `${row.name} · ${t("this_one")}` : row.name,
-        row.lost ? tag("down bad", t("lost", { n: seconds(Math.floor(row.seen_s)) })) : tag("up good", t("up")), row.seats,
+        row.name,
+        row.lost ? tag("down bad", t("lost", { n: seconds(Math.floor(row.seen_s)) })) : tag("up good", t(row.name === replicas.own ? "this_one" : "up")), row.seats,
         ...row.waiting.map((depth, index) => `${bands[index]?.name} ${count(depth)}`),
       ]), NONE, degraded);
   }
