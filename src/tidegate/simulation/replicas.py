@@ -103,7 +103,9 @@ class Replicas:
         self._pools = {}
         for spec in policy.pools:
             rules = rules_of(pool_config(policy, spec, version=1))
-            self._pools[spec.name] = _Pool(rules, new_state(rules, 0))
+            state = new_state(rules, 0)
+            state.open = 0  # it was founded long ago
+            self._pools[spec.name] = _Pool(rules, state)
         self._replicas = [self._make(number, policy) for number in range(count)]
         for number, each in enumerate(self._replicas):
             for name, client in each.scheduler.clients.items():

@@ -28,8 +28,9 @@ from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.gaps import Gaps, Starvation
 from tidegate.simulation.metering import MeteredServer
 from tidegate.simulation.records import Record, Sink
+from tidegate.simulation.replicas import Replicas, by_band, in_turn
 from tidegate.simulation.report import Report, ReportFold
-from tidegate.simulation.scenario import EngineSpec, Scenario
+from tidegate.simulation.scenario import EngineSpec, Scenario, Split
 from tidegate.simulation.series import CELLS
 from tidegate.simulation.sources import Load, Pump
 from tidegate.simulation.world import Fleeting, SchedulerLike, World, known_lengths
@@ -226,13 +227,22 @@ def gate_named(name: str, scenario: Scenario, engine_seats: Mapping[str, int]) -
     """Return what decides in the run of that name."""
     policy = scenario.policy
     gates: dict[str, Callable[[], SchedulerLike | Policy]] = {
-        TIDEGATE: lambda: policy,
+        TIDEGATE: lambda: _shared(scenario),
         FIFO: lambda: fifo_like(policy, engine_seats),
         PASSTHROUGH: lambda: ungated_like(policy),
         STRICT: lambda: strict_like(policy),
         BARE_AGING: lambda: bare_aging_like(policy),
     }
     return gates[name]()
+
+
+def _shared(scenario: Scenario) -> SchedulerLike | Policy:
+    """Return the scheduler of the scenario's own run: that of several gateways where there are some."""
+    spec = scenario.replicas
+    if spec is None:
+        return scenario.policy
+    place = by_band(spec.count) if spec.split is Split.BANDS else in_turn(spec.count)
+    return Replicas(scenario.policy, spec.count, one_way_s=spec.one_way_s, place=place, seed=scenario.seed)
 
 
 def _told(arrivals: Iterable[Request], name: str, progress: Progress | None) -> Iterator[Request]:

@@ -174,6 +174,28 @@ class Edge:
     max_output_tokens: int | None = None
 
 
+class Split(StrEnum):
+    """Which of several gateways a request comes to."""
+
+    BANDS = "bands"  # the hardest: all of the highest band to one, all of the third and below to another
+    TURN = "turn"  # one after the other
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaSpec:
+    """Several gateways in place of one.
+
+    Attributes:
+        count: how many.
+        one_way_s: time of a message between a gateway and the store.
+        split: see ``Split``.
+    """
+
+    count: int
+    one_way_s: float = 0.0005
+    split: Split = Split.BANDS
+
+
 @dataclass(slots=True, frozen=True)
 class Scenario:
     """Everything that a run depends on, the seed included.
@@ -193,6 +215,7 @@ class Scenario:
         baselines: names of what runs beside it on the same arrivals (see ``baselines``).
         scrape: how the engines' metrics pages are read; ``None``: nobody does.
         known_lengths: the scheduler is told true lengths instead of estimates.
+        replicas: gateways that share the pools; ``None``: one alone. Baselines are always alone.
     """
 
     name: str
@@ -209,6 +232,7 @@ class Scenario:
     baselines: tuple[str, ...] = ()
     scrape: Scrape | None = field(default_factory=Scrape)
     known_lengths: bool = False
+    replicas: ReplicaSpec | None = None
 
     @property
     def bands(self) -> tuple[str, ...]:

@@ -24,7 +24,19 @@ from tidegate.config.values import nearest, parse_number
 from tidegate.simulation import Scrape, WaitingOrder
 from tidegate.simulation.claims import ClaimError
 from tidegate.simulation.run import RUNS, claims_of
-from tidegate.simulation.scenario import NEVER, Edge, EngineSpec, Kind, Length, Rule, Scenario, Slo, Source
+from tidegate.simulation.scenario import (
+    NEVER,
+    Edge,
+    EngineSpec,
+    Kind,
+    Length,
+    ReplicaSpec,
+    Rule,
+    Scenario,
+    Slo,
+    Source,
+    Split,
+)
 from tidegate.simulation.sources import DEFAULT_WINDOW
 
 _OF_SETTINGS = ("preset", "policy", "tenants")
@@ -270,7 +282,13 @@ def _scenario(
         section.baselines,
         _scrape(section, seed=section.seed if seed is None else seed),
         section.lengths == Lengths.KNOWN,
+        _gateways(section),
     )
+
+
+def _gateways(section: ScenarioSection) -> ReplicaSpec | None:
+    given = section.gateways
+    return None if given is None else ReplicaSpec(given.count, given.latency, Split(given.split))
 
 
 def _scrape(section: ScenarioSection, *, seed: int = 0) -> Scrape | None:

@@ -30,7 +30,7 @@ from tidegate.config.fields import (
 )
 from tidegate.config.values import parse_choice, parse_positive_whole, parse_switch
 from tidegate.simulation import PROFILES, WaitingOrder
-from tidegate.simulation.scenario import EXACT, NEVER, Arrivals, Length
+from tidegate.simulation.scenario import EXACT, NEVER, Arrivals, Length, Split
 from tidegate.simulation.scenario import Kind as Law
 
 _LENGTH = "expected a number of tokens, {low, high}, or {median, p99} (and, if you like, low and high)"
@@ -113,6 +113,7 @@ ScrapeSpec = Annotated[bool | dict[str, Any], PlainValidator(_scrape), Kind("`of
 ProfileName = Annotated[str, _choice(list(PROFILES)), Kind("profile")]
 OrderName = Annotated[str, _choice([str(item) for item in WaitingOrder]), Kind("`fcfs`, `priority`")]
 LawName = Annotated[str, _choice([str(item) for item in Law]), Kind("law of arrivals")]
+SplitName = Annotated[Split, _choice([str(item) for item in Split]), Kind("`bands`, `turn`")]
 LengthsName = Annotated[str, _choice([str(item) for item in Lengths]), Kind("`learned`, `known`")]
 
 
@@ -195,6 +196,14 @@ class SloSection(Section):
     value: Number | None = Field(default=None, description="Of a token, beside other bands. Absent: its `share`.")
 
 
+class GatewaysSection(Section):
+    """Several gateways that share the pools."""
+
+    count: PositiveWhole = Field(description="How many.")
+    latency: Seconds = Field(default=0.0005, description="Time of a message between a gateway and the store.")
+    split: SplitName = Field(default=Split.BANDS, description="Which gateway a request comes to.")
+
+
 class ScenarioSection(Section):
     """The whole file, without what is read as settings."""
 
@@ -208,6 +217,7 @@ class ScenarioSection(Section):
     engines: tuple[EngineSection, ...] = Field(description="At least one.", min_length=1)
     sources: tuple[SourceSection, ...] = Field(description="At least one.", min_length=1)
     slos: dict[str, SloSection] = Field(default={}, description="Targets by band, in place of the policy's.")
+    gateways: GatewaysSection | None = Field(default=None, description="Several that share the pools. Absent: one.")
     claims: tuple[Text, ...] = Field(default=(), description="What has to hold.")
     baselines: tuple[Name, ...] = Field(default=("passthrough", "fifo", "strict", "bare_aging"), description="Beside.")
 
