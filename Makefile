@@ -56,7 +56,7 @@ test-compiled: $(COMPILED)/.built ## The scheduler's tests on its compiled build
 
 test-engines: $(DEV_STAMP) ## The gateway in front of real engines: installs llama.cpp and vLLM (2.2 GB), a few minutes
 	$(BIN)/python scripts/engines/set_up.py
-	$(BIN)/python -m pytest -m engines -rs tests/engines
+	$(BIN)/python -m pytest -m engines -rfEs tests/engines
 	@$(BIN)/python scripts/engines/set_up.py report
 
 test-lowest: ## Quick tests with the oldest versions that pyproject.toml allows, in .venv-lowest

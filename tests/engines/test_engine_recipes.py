@@ -34,14 +34,14 @@ def named(text: str) -> set[str]:
 def vllm_help() -> str:
     command = [*engine_command("vllm"), "--help=all"]
     return subprocess.run(
-        command, env={**os.environ, **VLLM_ENVIRON}, capture_output=True, text=True, check=True, timeout=120
+        command, env={**os.environ, **VLLM_ENVIRON}, capture_output=True, text=True, check=True, timeout=600
     ).stdout
 
 
 @pytest.fixture(scope="module")
 def llama_help() -> str:
     command = [*engine_command("llamacpp"), "--help"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def test_the_flags_for_vllm_exist(vllm_help: str) -> None:

@@ -23,7 +23,7 @@ def played() -> dict[str, Any]:
     model = ROOT / ".venv-vllm" / "models" / "tiny"
     environ = {**os.environ, **VLLM_ENVIRON, "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "ERROR"}
     command = [str(python), str(Path(__file__).with_name("inside_vllm.py")), str(model)]
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=240)
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=600)
     assert not ran.returncode, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     assert {name: said["wrong"] for name, said in found.items() if said.get("wrong")} == {}

@@ -38,7 +38,7 @@ VLLM_ENVIRON = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-_START_S = 180.0
+_START_S = 600.0
 
 
 class NotSetUpError(Exception):
