@@ -14,52 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import hashlib
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from tidegate.stores import ledger_model
-from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S, LedgerHandle, NoConfigurationError
-from tidegate.stores.ledger_protocol import (
-    Grant,
-    LedgerUnavailable,
-    Lost,
-    News,
-    PoolConfig,
-    PoolView,
-    Pushed,
-    Reply,
-    Report,
-    Subscribed,
-)
+from tidegate.stores.ledger_handle import CALL_S, LedgerHandle, NoConfigurationError
+from tidegate.stores.ledger_postgres_link import PostgresSubscription, bounded, channel, connect, psycopg, translated
+from tidegate.stores.ledger_protocol import Grant, News, PoolConfig, PoolView, Pushed, Reply, Report
 from tidegate.stores.ledger_rules import Rules, is_news, rules_of
 from tidegate.stores.ledger_state import Record, State, new_state
 
-try:
-    import psycopg
-except ImportError as error:
-    raise StoreError("a ledger in PostgreSQL needs the driver psycopg 3: pip install 'tidegate[postgres]'") from error
-
 _SCHEMA_LOCK: Final = 0x7469_6466
-_IDLE_MS: Final = 1000
-_OPTIONS: Final = (
-    f"-c synchronous_commit=off -c lock_timeout={int(CALL_S * 1000)} -c client_min_messages=warning "
-    f"-c idle_in_transaction_session_timeout={_IDLE_MS} -c plan_cache_mode=force_generic_plan"
-)
-_CONNECT: Final = {
-    "connect_timeout": 2,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "tcp_user_timeout": 5000,
-    "application_name": "tidegate-ledger",
-}
-_ASK_S: Final = 0.5
 _TABLES: Final = f"""
 BEGIN;
 SELECT pg_advisory_xact_lock({_SCHEMA_LOCK});
@@ -105,39 +74,24 @@ def _number(*words: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise StoreError(f"cluster.store: PostgreSQL refuses: {_first_line(error)}") from error
-    except (psycopg.Error, OSError) as error:
-        raise LedgerUnavailable(f"cluster.store: PostgreSQL: {_first_line(error)}") from error
+_MISSING: Final = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.InvalidSqlStatementName,
+)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition(os.linesep)[0]
-
-
-async def _bounded(task: asyncio.Task[Any], seconds: float) -> Any:
-    """Wait for a task, but not longer; the driver closes the connection of one that is cancelled twice."""
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.sleep(0)
-            task.cancel()
-    if not task.done():
-        raise LedgerUnavailable(f"cluster.store: no answer from PostgreSQL in {seconds:g} s")
-    return task.result()
+async def _prepare(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Make tables that are missing, and plan the statements."""
+    for sql in (_TABLES, "DEALLOCATE ALL", _STATEMENTS):
+        await connection.execute(sql.encode())
 
 
 class PostgresLedgerStore:
     """The ledgers in one database, by one connection for calls; subscriptions have their own."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._pools: dict[str, PostgresLedger] = {}
         self._turn: asyncio.Lock | None = None
@@ -148,14 +102,9 @@ class PostgresLedgerStore:
             self._pools[name] = PostgresLedger(self, name)
         return self._pools[name]
 
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
-        """Open a connection of its own."""
-        with _translated():
-            return await psycopg.AsyncConnection.connect(self._url, autocommit=True, options=_OPTIONS, **_CONNECT)  # type: ignore[arg-type]
-
     async def run(self, work: Callable[[psycopg.AsyncConnection[Any]], Any]) -> Any:
         """Do ``work`` on the connection, alone, within ``CALL_S``; make tables that are missing."""
-        return await _bounded(asyncio.get_running_loop().create_task(self._run(work)), CALL_S)
+        return await bounded(asyncio.get_running_loop().create_task(self._run(work)), CALL_S)
 
     async def _run(self, work: Callable[[psycopg.AsyncConnection[Any]], Any]) -> Any:
         if self._turn is None:
@@ -164,12 +113,12 @@ class PostgresLedgerStore:
             connection = self._connection
             if connection is None or connection.closed:
                 connection = self._connection = await self._prepared()
-            with _translated():
+            with translated():
                 try:
                     return await work(connection)
-                except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                except _MISSING:
                     await connection.execute("ROLLBACK")
-                    await connection.execute(_TABLES.encode())
+                    await _prepare(connection)
                     return await work(connection)
                 except BaseException:
                     if not connection.closed and connection.pgconn.transaction_status:
@@ -177,14 +126,13 @@ class PostgresLedgerStore:
                     raise
 
     async def _prepared(self) -> psycopg.AsyncConnection[Any]:
-        connection = await self.connect()
-        with _translated():
+        connection = await connect(self.url)
+        with translated():
             try:
                 try:
                     await connection.execute(_STATEMENTS.encode())
-                except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-                    await connection.execute(_TABLES.encode())
-                    await connection.execute(_STATEMENTS.encode())
+                except _MISSING:  # asked first: a user may not have the right to make what is there
+                    await _prepare(connection)
             except BaseException:
                 await connection.close()
                 raise
@@ -350,13 +298,13 @@ class PostgresLedger(LedgerHandle):
             if raw != before.get(number)
         ]
         parts += [f"EXECUTE tg_drop ({self._key}, {number})" for number in before.keys() - after.keys()]
-        parts += [f"SELECT pg_notify('{_channel(number)}', '{payload.decode()}')" for number, payload in pushes]
+        parts += [f"SELECT pg_notify('{channel(number)}', '{payload.decode()}')" for number, payload in pushes]
         parts.append("COMMIT")
         await connection.execute("; ".join(parts).encode())
 
     def subscribe(self, replica: str, listener: Callable[[News], None]) -> PostgresSubscription:
         """Have grants pushed."""
-        subscription = PostgresSubscription(self._store.connect, self.listener(replica), listener)
+        subscription = PostgresSubscription(self._store.url, self.listener(replica), listener)
         self._subscriptions.add(subscription)
         subscription.task.add_done_callback(lambda _: self._subscriptions.discard(subscription))
         return subscription
@@ -380,50 +328,3 @@ class _Pool:
 async def _each(cursor: psycopg.AsyncCursor[Any]) -> AsyncIterator[Any]:
     for row in await cursor.fetchall():
         yield row
-
-
-def _channel(number: int) -> str:
-    return f"tidegate_{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
-
-
-class PostgresSubscription:
-    """A listening connection, made again whenever it breaks or falls silent."""
-
-    def __init__(self, connect: Callable[[], Any], number: int, listener: Callable[[News], None]) -> None:
-        self._connect, self._number, self._listener = connect, number, listener
-        self.task = asyncio.get_running_loop().create_task(self._run())
-
-    async def close(self) -> None:
-        """End it."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        pause_s = RECONNECT_S
-        while True:
-            with contextlib.suppress(StoreError, psycopg.Error, OSError):
-                connection = await self._connect()
-                try:
-                    await self._bounded(connection, f"LISTEN {_channel(self._number)}")
-                    await self._bounded(connection, f"SELECT pg_advisory_lock_shared({self._number})")
-                    pause_s = RECONNECT_S
-                    self._listener(Subscribed())
-                    try:
-                        await self._listen(connection)
-                    finally:
-                        self._listener(Lost())
-                finally:
-                    await connection.close()
-            await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
-
-    async def _bounded(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
-        task = asyncio.get_running_loop().create_task(connection.execute(sql.encode()))
-        await _bounded(task, CALL_S)
-
-    async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        while True:
-            async for notice in connection.notifies(timeout=_ASK_S):
-                with contextlib.suppress(ValueError, msgspec.MsgspecError):  # none of ours
-                    self._listener(msgspec.msgpack.decode(base64.b64decode(notice.payload), type=Pushed))
-            await self._bounded(connection, "SELECT 1")  # silence must not be a broken line
