@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import tidegate.core
-from tidegate import assembly, runtime, simulation
+from tidegate import clustering, runtime, simulation
 from tidegate.core import Policy, Scheduler
 from tidegate.simulation import World, run
 from tidegate.simulation.run import RUNS, TIDEGATE, gate_named
@@ -31,7 +31,7 @@ def functions(folder: Path) -> dict[str, str]:
 def test_the_world_builds_the_class_that_the_gateway_drives() -> None:
     world = World(Policy(), {}, [])
     assert type(world.scheduler) is Scheduler
-    assert vars(assembly)["Scheduler"] is Scheduler
+    assert vars(clustering)["Scheduler"] is Scheduler
     assert Scheduler.__module__ == "tidegate.core.scheduler"
     assert runtime.__name__ not in (SIMULATION / "world.py").read_text()
 
