@@ -122,6 +122,12 @@ def valkey_server() -> Iterator[ValkeyProcess]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def valkey_cluster() -> Iterator[ValkeyProcess]:
+    with valkey_process(cluster=True) as server:
+        yield server
+
+
 @pytest.fixture(params=KINDS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     """An empty shared pool."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import ssl
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,22 +12,15 @@ from typing import Any
 import pytest
 
 from conformance.ledger_stage import bid, config, subscribed
+from conformance.ledger_wires import Ear, configure_soon, open_pool, two_stores
 from tidegate.stores.ledger_memory import MemoryLedgerStore
 from tidegate.stores.ledger_protocol import (
-    Ledger,
     LedgerStore,
     LedgerUnavailable,
-    Lost,
-    News,
-    PoolConfig,
     Pushed,
-    Reply,
     Report,
-    Subscribed,
 )
 from tidegate.stores.ledger_socket import serve_ledger
-from tidegate.stores.open_ledger import open_ledger
-from tidegate.testing.valkey import ValkeyProcess, self_signed, valkey_process
 
 WIRES = [
     "memory",
@@ -39,14 +29,7 @@ WIRES = [
     pytest.param("cluster", marks=pytest.mark.services),
     pytest.param("postgres", marks=pytest.mark.services),
 ]
-LONG_S = 10.0
 Wire = Callable[[], Any]
-
-
-@pytest.fixture(scope="session")
-def valkey_cluster() -> Iterator[ValkeyProcess]:
-    with valkey_process(cluster=True) as server:
-        yield server
 
 
 @pytest.fixture(params=WIRES)
@@ -59,7 +42,7 @@ def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
         return lambda: _socket(tmp_path / "ledger")
     name = {"valkey": "valkey_server", "cluster": "valkey_cluster", "postgres": "postgres"}[kind]
     url = request.getfixturevalue(name).url
-    return lambda: _server(url)
+    return lambda: two_stores(url)
 
 
 @asynccontextmanager
@@ -72,64 +55,9 @@ async def _memory() -> AsyncIterator[tuple[LedgerStore, LedgerStore]]:
 async def _socket(path: Path) -> AsyncIterator[tuple[LedgerStore, LedgerStore]]:
     server = await serve_ledger(path)
     assert os.stat(path).st_mode & 0o777 == 0o600
-    async with _server(f"unix://{path}") as stores:
+    async with two_stores(f"unix://{path}") as stores:
         yield stores
     await server.close()
-
-
-@asynccontextmanager
-async def _server(url: str) -> AsyncIterator[tuple[LedgerStore, LedgerStore]]:
-    one, two = open_ledger(url), open_ledger(url)
-    try:
-        yield one, two
-    finally:
-        await one.close()
-        await two.close()
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[LedgerStore]:
-    store = open_ledger(url)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-class Ear:
-    """Hears news, and waits for some."""
-
-    def __init__(self) -> None:
-        self.news: list[News] = []
-        self._more = asyncio.Event()
-
-    def __call__(self, news: News) -> None:
-        self.news.append(news)
-        self._more.set()
-
-    async def until(self, kind: type[News], count: int = 1) -> News:
-        async with asyncio.timeout(LONG_S):
-            while sum(isinstance(each, kind) for each in self.news) < count:
-                self._more.clear()
-                await self._more.wait()
-        return [each for each in self.news if isinstance(each, kind)][-1]
-
-
-async def open_pool(stores: tuple[LedgerStore, LedgerStore], name: str) -> tuple[Ledger, Ledger]:
-    one, two = (store.pool(name) for store in stores)
-    await configure_soon(one, config(2))
-    await two.configuration()
-    return one, two
-
-
-async def configure_soon(ledger: Ledger, config: PoolConfig) -> None:
-    """The first call to a server may take long on a busy machine: a cluster is explored, the function is loaded."""
-    async with asyncio.timeout(LONG_S):
-        while True:
-            try:
-                return await ledger.configure(config)
-            except LedgerUnavailable:
-                await asyncio.sleep(0.02)
 
 
 def test_a_grant_is_pushed_to_the_replica_it_is_for(wire: Wire) -> None:
@@ -205,200 +133,5 @@ def test_two_pools_of_one_store_know_nothing_of_each_other(wire: Wire) -> None:
             assert len(reply.grants) == 2
             reply = await other.turn("one", Report(bids=(bid(1, 1),)))
             assert (len(reply.grants), reply.replicas) == (1, 1)
-
-    asyncio.run(story())
-
-
-async def turn_soon(ledger: Ledger, replica: str, report: Report) -> Reply:
-    """Call until the ledger is there again."""
-    async with asyncio.timeout(LONG_S):
-        while True:
-            try:
-                return await ledger.turn(replica, report)
-            except LedgerUnavailable:
-                await asyncio.sleep(0.02)
-
-
-def test_a_socket_that_is_served_anew_is_found_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        path = tmp_path / "ledger"
-        ear = Ear()
-        async with opened(f"unix://{path}") as store:
-            ledger = store.pool("pool")
-            with pytest.raises(LedgerUnavailable, match="no ledger is served"):
-                await ledger.configure(config(2))
-            server = await serve_ledger(path)
-            await ledger.configure(config(2))
-            await subscribed(ledger, "one", ear)
-            first = await ledger.turn("one", Report())
-            await server.close()
-            await ear.until(Lost)
-            with pytest.raises(LedgerUnavailable):
-                await ledger.turn("one", Report())
-            server = await serve_ledger(path)
-            reply = await turn_soon(ledger, "one", Report(epoch=first.epoch))
-            assert reply.version == 1
-            await ear.until(Subscribed, 2)
-        await server.close()
-
-    asyncio.run(story())
-
-
-@pytest.mark.services
-def test_a_valkey_that_was_killed_and_comes_back_empty(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = ValkeyProcess(tmp_path)
-        server.start()
-        try:
-            ear = Ear()
-            async with opened(server.url) as store:
-                ledger = store.pool("pool")
-                await ledger.configure(config(2, version=4, rebuild_ms=300))
-                await subscribed(ledger, "one", ear)
-                first = await ledger.turn("one", Report())
-                server.kill()
-                await ear.until(Lost)
-                with pytest.raises(LedgerUnavailable):
-                    await ledger.turn("one", Report())
-                await asyncio.to_thread(server.start)
-                reply = await turn_soon(ledger, "one", Report(epoch=first.epoch, used=(("b0", 1),)))
-                assert (reply.version, reply.seats[0][2], 0 < reply.open_in_ms <= 300) == (4, 1, True)
-                assert reply.epoch > first.epoch
-                await ear.until(Subscribed, 2)
-        finally:
-            server.kill()
-
-    asyncio.run(story())
-
-
-@pytest.mark.services
-def test_a_valkey_that_hangs_is_said_to_and_takes_late_reports_without_harm(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = ValkeyProcess(tmp_path)
-        server.start()
-        try:
-            ear = Ear()
-            async with opened(server.url) as store:
-                ledger = store.pool("pool")
-                await ledger.configure(config(2, heartbeat_ms=10_000))
-                await subscribed(ledger, "one", ear)
-                first = await ledger.turn("one", Report(bids=(bid(1, 2),)))
-                server.pause()
-                began = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.25):
-                        await ledger.turn("one", Report(epoch=first.epoch, sequence=2, ack=2, used=(("b0", 2),)))
-                assert time.monotonic() - began < 1
-                with pytest.raises(LedgerUnavailable):
-                    await ledger.turn("one", Report(epoch=first.epoch, sequence=3, ack=2, used=(("b0", 1),)))
-                assert time.monotonic() - began < 4
-                await ear.until(Lost)
-                server.resume()
-                last = await turn_soon(ledger, "one", Report(epoch=first.epoch, sequence=4, ack=2))
-                assert last.seats[0][2] == 0
-                await ear.until(Subscribed, 2)
-        finally:
-            server.kill()
-
-    asyncio.run(story())
-
-
-@pytest.mark.services
-@pytest.mark.parametrize("kind", ["valkey_server", "valkey_cluster"])
-def test_all_keys_of_a_pool_have_one_hash_tag(request: pytest.FixtureRequest, kind: str) -> None:
-    from tidegate.stores.ledger_valkey import ValkeyLedger
-
-    async def story() -> None:
-        async with opened(request.getfixturevalue(kind).url) as store:
-            ledger = store.pool("a b")
-            assert isinstance(ledger, ValkeyLedger)
-            await ledger.configure(config(1))
-            await ledger.turn("one", Report(bids=(bid(1, 5), bid(2, 1))))
-            raw = await ledger._link.call("{tg1:a b}:x", "KEYS", "*a b*")
-            keys = {key.decode() for key in raw}
-            assert keys <= set(ledger.keys(3))
-            assert {"{tg1:a b}:state", "{tg1:a b}:heads:2", "{tg1:a b}:counters:1"} <= keys
-
-    asyncio.run(story())
-
-
-@pytest.mark.services
-def test_the_server_that_sentinel_names_is_used(tmp_path: Path) -> None:
-    async def story() -> None:
-        with valkey_process() as server:
-            (tmp_path / "sentinel.conf").write_text(f"sentinel monitor main 127.0.0.1 {server.port} 1\n")
-            sentinel = ValkeyProcess(tmp_path, sentinel=tmp_path / "sentinel.conf")
-            sentinel.start()
-            try:
-                async with opened(f"valkey+sentinel://127.0.0.1:{sentinel.port}/main") as store:
-                    ledger = store.pool("behind")
-                    await ledger.configure(config(2))
-                    ear = Ear()
-                    await subscribed(ledger, "one", ear)
-                    assert (await ledger.turn("one", Report(bids=(bid(1, 1),)))).grants
-                async with opened(server.url) as plain:
-                    assert await plain.pool("behind").configuration() == config(2)
-            finally:
-                sentinel.kill()
-
-    asyncio.run(story())
-
-
-@asynccontextmanager
-async def tls_before(port: int, folder: Path) -> AsyncIterator[tuple[int, Path]]:
-    """Ends TLS before a server that has none; the port and the certificate to trust."""
-    certificate, key = self_signed(folder)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-
-    relays: set[asyncio.Task[None]] = set()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        relays.add(asyncio.current_task())  # type: ignore[arg-type]
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
-    yield server.sockets[0].getsockname()[1], certificate
-    server.close()
-    await asyncio.wait_for(asyncio.gather(*relays, return_exceptions=True), LONG_S)
-
-
-@pytest.mark.services
-def test_tls_with_a_password(tmp_path: Path) -> None:
-    async def story() -> None:
-        with valkey_process(options=["--requirepass", "p@ss"]) as server:
-            async with tls_before(server.port, tmp_path) as (port, certificate):
-                url = f"rediss://:p%40ss@127.0.0.1:{port}/0"
-                async with opened(url) as untrusted:
-                    with pytest.raises(LedgerUnavailable, match="certificate"):
-                        await untrusted.pool("pool").configuration()
-                async with opened(f"{url}?ssl_ca_certs={certificate}") as store:
-                    ledger = store.pool("pool")
-                    await ledger.configure(config(2))
-                    await subscribed(ledger, "one")
-                    assert (await ledger.turn("one", Report(bids=(bid(1, 1),)))).grants
-
-    asyncio.run(story())
-
-
-@pytest.mark.services
-def test_a_wrong_password_is_said_plainly() -> None:
-    from tidegate.stores import StoreError
-
-    async def story() -> None:
-        with valkey_process(options=["--requirepass", "right"]) as server:
-            async with opened(server.url.replace("//", "//:wrong@")) as store:
-                with pytest.raises(StoreError, match="does not let us in"):
-                    await store.pool("pool").configuration()
 
     asyncio.run(story())
