@@ -27,7 +27,7 @@ ENGINE_TEST = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(90, f
 """Marks of every module here. The limit, some twenty times what a test takes on a free machine, tells a test that hangs
 from a machine that is busy; an engine's start has its own."""
 
-PATIENCE = "policy: {bands: {p0: {ttl: 10m}, p1: {ttl: 10m, shed_hopeless: false}}}\n"
+PATIENCE = "policy: {bands: {p0: {ttl: 10min}, p1: {ttl: 10min, shed_hopeless: false}}}\n"
 """On a busy machine an engine can be so slow that p0 and p1 would rightly be refused."""
 
 VLLM_BLOCKS, VLLM_BLOCK, VLLM_SLOTS, VLLM_MOST = 31, BLOCK, 6, 30
