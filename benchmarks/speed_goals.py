@@ -38,6 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 Row = tuple[str, str, str]
 STREAMS = 5_000
 WAITING = 200
+BUSY = 64
+"""Seats of the model whose queue is full."""
 LIFE_S = 60.0
 REFUSALS = 1_000
 RATE = 200
@@ -49,7 +51,7 @@ def memory() -> list[Row]:
     with _child("engine") as engine, _gateway(_line(engine), seats=STREAMS) as gateway:
         time.sleep(1.0)
         before = private_bytes(gateway.pid)
-        with _child("streams", STREAMS, STREAMS, gateway.url) as streams:
+        with _child("streams", 0, STREAMS, STREAMS, gateway.url) as streams:
             _line(streams)
             time.sleep(3.0)
             during = private_bytes(gateway.pid)
@@ -62,12 +64,14 @@ def memory() -> list[Row]:
 
 def latency(seconds: float = 20.0) -> list[Row]:
     """What is added at a steady rate."""
-    with tempfile.TemporaryDirectory() as folder, bytepath.stub() as engine:
-        command = partial(bytepath.serve_command, Path(folder))
-        with bytepath.proxy(command, engine) as (pid, url), _child("pace", RATE, seconds, engine, url) as pace:
+    with tempfile.TemporaryDirectory() as folder, _started([sys.executable, "-m", "benchmarks.stub_engine"]) as stub:
+        command, engine = partial(bytepath.serve_command, Path(folder)), _line(stub)
+        with bytepath.proxy(command, engine) as (pid, url):
             _prefer(pid)
-            direct, through = json.loads(_line(pace)), json.loads(_line(pace))
-            waited = _schedstat(pid)[1]
+            before = _schedstat(pid)[1]
+            with _child("pace", RATE, seconds, engine, url) as pace:
+                direct, through = json.loads(_line(pace)), json.loads(_line(pace))
+            waited = _schedstat(pid)[1] - before
     added = {name: (through[name] - direct[name]) * 1e3 for name in ("p50", "p99")}
     return [
         (f"added at {RATE} requests/s: p50", f"{added['p50']:.0f} µs", "≤ 250 µs"),
@@ -105,10 +109,12 @@ def stalls(minutes: float = 1.0) -> list[Row]:
         pid = gateway.pid
         bytepath.pin(pid, alone=True)
         _prefer(pid)
-        with _child("streams", STREAMS + WAITING, STREAMS, gateway.url) as streams, _dashboard(gateway, seconds):
+        counts = (BUSY + WAITING, STREAMS + WAITING, BUSY + STREAMS)
+        with _child("streams", *counts, gateway.url) as streams, _dashboard(gateway, seconds):
             _line(streams)
-            time.sleep(10.0)  # what was late while 5,000 streams were opened is not asked for
-            with _child("refused", REFUSALS, seconds, gateway.url) as refused:
+            with _child("refused", REFUSALS, seconds + 10, gateway.url) as refused:
+                _line(refused)
+                time.sleep(10.0)  # what was late while 5,000 streams were opened is not asked for
                 ran, waited = _schedstat(pid)
                 late = []
                 for _ in track(range(max(1, round(seconds / 10))), description="under load"):
@@ -164,9 +170,13 @@ def private_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def _gateway(engine: str, *, seats: int) -> Iterator[GatewayProcess]:
+    other = engine.replace("127.0.0.1", "localhost")  # the same engine, for the pool that is full
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     settings = {
-        "models": [{"name": "bench", "backends": [{"url": engine, "engine": "openai", "seats": seats}]}],
+        "models": [
+            {"name": "bench", "backends": [{"name": "a", "url": engine, "engine": "openai", "seats": seats}]},
+            {"name": "busy", "backends": [{"name": "b", "url": other, "engine": "openai", "seats": BUSY}]},
+        ],
         "tenants": [{"name": "bench", "keys": [f"sha256:{digest}"], "band": "p1"}],
         "policy": {
             "bands": {
@@ -197,6 +207,7 @@ def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         bytepath.pin(process.pid, alone=False)
+        _prefer(process.pid)
         yield process
     finally:
         process.kill()
@@ -215,9 +226,9 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _prefer(pid: int) -> None:
-    """Let the gateway go before other programs, where the system allows it: a busy machine is not what is asked for."""
+    """Let a process go before other programs, where the system allows it: what they do is no part of the answer."""
     with contextlib.suppress(PermissionError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, pid, -15)
+        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
 
 
 def _schedstat(pid: int) -> tuple[float, float]:

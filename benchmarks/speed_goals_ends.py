@@ -1,7 +1,8 @@
 """The other ends of ``benchmarks.speed_goals``, each a process of its own that prints lines of JSON or words.
 
 ``engine SECONDS`` streams for ever, or for so long, a chunk a second to each of its clients, spread over the second.
-``streams COUNT URL`` holds COUNT streams open, asks again for those that end, and says how often when its input ends.
+``streams FULL COUNT RUNNING URL`` holds COUNT streams open and FULL of the model ``busy``, says when RUNNING are,
+asks again for those that end, and says how often when its input ends.
 ``refused RATE SECONDS URL`` sends requests on time whatever the answers take, and times the refusals.
 ``pace RATE SECONDS URL URL`` sends to two urls in turn, on time, and times the answers.
 """
@@ -24,6 +25,7 @@ from benchmarks.load import request_bytes
 GROUPS = 64
 BEAT_S = 1.0
 CONNECTIONS = 400
+BENCH, BUSY = b'"model": "bench"', b'"model": "busy"'
 
 _EVENT = (
     b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"bench",'
@@ -56,7 +58,7 @@ class Engine(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
-        self.url = b""
+        self.url = self.body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -69,7 +71,10 @@ class Engine(asyncio.Protocol):
         self.parser.feed_data(data)
 
     def on_url(self, url: bytes) -> None:
-        self.url = url
+        self.url, self.body = url, b""
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
 
     def on_message_complete(self) -> None:
         if self.url.endswith(b"/models"):
@@ -79,7 +84,7 @@ class Engine(asyncio.Protocol):
         self.transport.write(_HEAD + _CHUNK)
         Engine.count += 1
         # Ends are spread over a whole life, as if the streams had been begun one after the other.
-        life_s = self.lasts_s * (0.5 + (Engine.count * 7919 % 1000) / 1000)
+        life_s = self.lasts_s * (0.5 + (Engine.count * 7919 % 1000) / 1000) if BUSY not in self.body else float("inf")
         self.groups[Engine.count % GROUPS][self.transport] = asyncio.get_running_loop().time() + life_s
 
 
@@ -123,13 +128,13 @@ class Reader(asyncio.Protocol):
             self.transport.write(self.request)
 
 
-async def streams(count: str, running: str, url: str) -> None:
-    """Open ``count`` streams, say so once ``running`` of them have begun, and go on until the input ends."""
+async def streams(full: str, count: str, running: str, url: str) -> None:
+    """Open streams, ``full`` of the other model first; say so once ``running`` have begun; go on, and count."""
     loop = asyncio.get_running_loop()
     Reader.request, Reader.wanted = request_bytes(urlsplit(url).netloc, stream=True), int(running)
-    for number in range(int(count)):
+    for number in range(int(full) + int(count)):
         transport, _ = await loop.create_connection(Reader, *_address(url))
-        transport.write(Reader.request)
+        transport.write(Reader.request if number >= int(full) else _busy(Reader.request))
         if number % 20 == 0:
             await asyncio.sleep(0.01)
     await Reader.ready.wait()
@@ -139,6 +144,13 @@ async def streams(count: str, running: str, url: str) -> None:
     await ended.wait()
     statuses = {status.decode(): number for status, number in Reader.statuses.items()}
     print(json.dumps({"begun": Reader.begun, "ended": Reader.ended, **statuses}))
+
+
+def _busy(request: bytes) -> bytes:
+    """The same for the model that is full."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    body = body.replace(BENCH, BUSY)
+    return head[: head.rindex(b":") + 1] + b" %d\r\n\r\n" % len(body) + body
 
 
 class Asker(asyncio.Protocol):
@@ -170,15 +182,19 @@ class Asker(asyncio.Protocol):
 
 async def _askers(url: str, count: int) -> deque[Asker]:
     loop = asyncio.get_running_loop()
-    made = [await loop.create_connection(Asker, *_address(url)) for _ in range(count)]
-    return deque(asker for _, asker in made)
+    made: deque[Asker] = deque()
+    for _ in range(count):
+        made.append((await loop.create_connection(Asker, *_address(url)))[1])
+        await asyncio.sleep(0.005)
+    return made
 
 
 async def refused(rate: str, seconds: str, url: str) -> None:
     """Send on time, and tell how long the answers took."""
     askers, late = await _askers(url, CONNECTIONS), 0
-    request = request_bytes(urlsplit(url).netloc, stream=True)
+    request = _busy(request_bytes(urlsplit(url).netloc, stream=True))
     loop = asyncio.get_running_loop()
+    print("ready", flush=True)
     began = loop.time()
     for number in range(round(float(rate) * float(seconds))):
         if (wait_s := began + number / float(rate) - loop.time()) > 0:

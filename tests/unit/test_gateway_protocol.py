@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -348,3 +349,30 @@ async def test_a_tunnel_is_refused_and_nothing_behind_it_read() -> None:
     status, error = answer(transport)
     assert (status, error["code"], transport.ended, app.links) == (400, "bad_request", True, [])
     assert "CONNECT" in error["message"]
+
+
+async def test_nothing_of_a_request_or_a_connection_is_left_to_the_garbage_collector() -> None:
+    rig = Rig(echo, Limits())
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            protocol, transport = rig.connect()
+            for _ in range(2):
+                protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc")
+                await turn()
+            assert transport.written.count(b"HTTP/1.1 200") == 2
+            protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc")
+            await turn()
+            transport.close()
+            transport.protocol = None  # a real one forgets it when the connection is lost
+            await turn()
+        del protocol, transport
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        ours = [kind.__name__ for kind in map(type, gc.garbage) if kind.__module__.startswith(("tidegate", "uvicorn"))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert ours == []

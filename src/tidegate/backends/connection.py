@@ -235,6 +235,7 @@ class Connection(asyncio.Protocol):
         """The connection is gone."""
         self._ended("the connection was lost" if exc is None else f"the connection was lost: {exc}")
         self._transport = None
+        self._parser = None  # type: ignore[assignment]  # it holds our methods: nothing is left to the collector
         left, self._leaving = self._leaving, None
         if left is not None:
             if self._timer is not None:

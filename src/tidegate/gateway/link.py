@@ -40,7 +40,7 @@ class ClientLink:
         on_gone: called once when it does.
         last: end the connection after this answer, although the request has not been read to its end.
         request_id: what the application calls the request.
-        cycle: uvicorn's state of the request, once its head is complete.
+        cycle: uvicorn's state of the request, from the end of its head to the end of its answer.
         refused: status that the client got past the application, which is told that it left; 0: none.
     """
 
@@ -59,6 +59,7 @@ class ClientLink:
     def hang_up(self) -> None:
         """Note that the client left; tell the request once."""
         self.gone = True
+        self.cycle = None
         callback, self.on_gone = self.on_gone, None
         if callback is not None:
             callback()
