@@ -67,6 +67,19 @@ async def request(url: str, key: str) -> Seen:
     return Seen(status, first_s, int(wait_ms[1]) / 1000 if wait_ms else 0.0)
 
 
+async def busy(url: str, late_s: list[float]) -> None:
+    """Note how long a question takes that costs nothing: what a machine that does much else adds to every time."""
+    host, port = url.removeprefix("http://").split(":")
+    while True:
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET /livez HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+        await reader.read()
+        writer.close()
+        late_s.append(time.monotonic() - began)
+        await asyncio.sleep(0.02)
+
+
 def times(text: str) -> Iterator[float]:
     """The times of a cell like ``250 ms / 1.2 s``, seconds."""
     for number, unit in re.findall(r"([\d.]+) (ms|s|min)\b", text):
@@ -82,10 +95,14 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
         dashboard(opened, process.control) as screen,
     ):
         await screen.shows("#pulse", "live")
+        late_s: list[float] = []
+        questions = asyncio.ensure_future(busy(process.url, late_s))
         p1 = [asyncio.ensure_future(request(process.url, "shop-key")) for _ in range(12)]
         await screen.is_true("() => Number(document.querySelector('#tile-waiting-big').textContent) >= 2")
         p2 = [asyncio.ensure_future(request(process.url, "batch-key")) for _ in range(8)]
         seen, other = await asyncio.gather(*p1), await asyncio.gather(*p2)
+        questions.cancel()
+        slack_s = 0.05 + 2 * max(late_s)  # once when it was sent, once when its content came
         await screen.shows("[data-band=p1] [data-key=running]", "0")
         await screen.shows("[data-band=p2] [data-key=running]", "0")
         await asyncio.sleep(1)  # one more frame: everything has ended
@@ -110,8 +127,8 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
             p50, p99 = times(await screen.text(f"[data-band=p1] [data-key={key}] span"))
             measured.sort()
             half = len(measured) // 2
-            assert measured[half - 1] * 0.9 - 0.05 <= p50 <= measured[half] * 1.1 + 0.05, (key, measured)
-            assert p99 == pytest.approx(measured[-1], rel=0.1, abs=0.05), (key, measured)
+            assert measured[half - 1] * 0.9 - slack_s <= p50 <= measured[half] * 1.1 + 0.05, (key, measured)
+            assert measured[-1] * 0.9 - slack_s <= p99 <= measured[-1] * 1.1 + 0.05, (key, measured, slack_s)
 
         share = float((await screen.text("[data-band=p1] [data-key=share] small")).partition("%")[0])
         assert share == pytest.approx(100 * len(seen) / len(done), abs=1)
