@@ -126,6 +126,7 @@ def measure(name: str, url: str, count: int, cpu: Cpu) -> None:
         ours, theirs = context.Pipe()
         worker = context.Process(target=_worker, args=(url, part, SECONDS, theirs))
         worker.start()
+        theirs.close()  # so that a worker that fails is noticed
         workers.append((worker, ours))
     for worker, ours in workers:
         times += ours.recv()

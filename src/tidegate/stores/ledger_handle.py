@@ -6,6 +6,7 @@ the newest, a replica that knows better notices by the version in its next reply
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from typing import Final
@@ -17,6 +18,16 @@ CALL_S: Final = 2.0
 RECONNECT_S: Final = 0.05
 """Pause before a connection is tried again, seconds; doubled up to the longest."""
 RECONNECT_LONGEST_S: Final = 1.0
+
+
+_INSIST_S: Final = 0.5
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: a driver that is closing a connection may swallow the first word."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_INSIST_S)
 
 
 class NoConfigurationError(LedgerUnavailable):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S
+from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S, end
 from tidegate.stores.ledger_protocol import LedgerUnavailable, Lost, News, Pushed, Subscribed
 
 try:
@@ -92,8 +92,7 @@ class PostgresSubscription:
 
     async def close(self) -> None:
         """End it."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await end(self.task)
 
     async def _run(self) -> None:
         pause_s = RECONNECT_S

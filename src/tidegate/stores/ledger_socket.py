@@ -25,6 +25,7 @@ from tidegate.stores.ledger_handle import (
     RECONNECT_S,
     LedgerHandle,
     NoConfigurationError,
+    end,
 )
 from tidegate.stores.ledger_memory import MemoryLedgerStore, MemorySubscription
 from tidegate.stores.ledger_protocol import (
@@ -313,8 +314,7 @@ class SocketSubscription:
 
     async def close(self) -> None:
         """End it."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await end(self.task)
 
     async def _run(self) -> None:
         pause_s = RECONNECT_S

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import RECONNECT_LONGEST_S, RECONNECT_S, LedgerHandle, NoConfigurationError
+from tidegate.stores.ledger_handle import RECONNECT_LONGEST_S, RECONNECT_S, LedgerHandle, NoConfigurationError, end
 from tidegate.stores.ledger_protocol import (
     LedgerConflict,
     LedgerUnavailable,
@@ -174,8 +174,7 @@ class ValkeySubscription:
 
     async def close(self) -> None:
         """End it."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await end(self.task)
 
     async def _run(self) -> None:
         pause_s = RECONNECT_S
