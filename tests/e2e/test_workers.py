@@ -87,7 +87,7 @@ def test_workers_refuse_a_store_that_one_process_has_for_itself(tmp_path: Path) 
     file = tmp_path / "tidegate.yaml"
     file.write_text(CONFIG.format(url="http://127.0.0.1:9") + f"jobs: {{store: 'sqlite:///{tmp_path}/jobs.db'}}\n")
     command = [sys.executable, "-m", "tidegate", "serve", "--workers", "2", "--listen", "127.0.0.1:0", "-c", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "jobs.store" in done.stderr
     assert "postgresql://" in done.stderr

@@ -187,7 +187,7 @@ class _Crew:
             if worker.index == 0 and not text.startswith("gateway "):
                 typer.echo(text)
             elif text.startswith("control "):
-                typer.echo(f"worker {worker.index}: {text}")
+                typer.echo(f"worker {worker.index}: {text}", err=True)
         status = await process.wait()
         del self._alive[worker.index]
         return status, served
