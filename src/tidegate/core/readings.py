@@ -134,7 +134,7 @@ class Sensor:
         written = since + (1.0 - reading.kv_free) * capacity
         expected = outstanding + (self.error - 1.0) * self.answers
         growth = (
-            max(0.15 * self.error * self.answers, expected - written) / capacity
+            max(_LEAST_GROWTH * self.error * self.answers, expected - written) / capacity
         )  # what is running has yet to write
         return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
 
