@@ -349,7 +349,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 tls=certificate(settings.control.tls, "control.tls"),
             ),
             live=live,
-            collector=GcPolicy(clock),
+            collector=GcPolicy(clock, lambda: driver.running + driver.waiting),
             stalls=StallMonitor(clock, recorder),
             observed=ObservedLog(driver),
             books=books,

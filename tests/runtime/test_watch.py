@@ -9,7 +9,7 @@ import pytest
 
 from runtime.stories import POLICY
 from tidegate.runtime import GcPolicy, StallMonitor
-from tidegate.runtime.gc_policy import PAUSE_S, SHARE, YOUNG
+from tidegate.runtime.gc_policy import CALM, PATIENCE_S, PAUSE_S, SHARE, YOUNG
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock, ManualClock, run_virtual
 
@@ -41,6 +41,28 @@ def test_no_full_collection_comes_by_itself_and_the_next_one_waits_by_the_length
         assert gc.get_freeze_count() == 0
         await asyncio.sleep(400)
         assert len(runs) == 5
+
+    run_virtual(story())
+
+
+def test_a_full_collection_waits_for_a_calm_moment_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        runs: list[float] = []
+        monkeypatch.setattr(gc, "collect", lambda: runs.append(loop.time()))
+        alive = CALM + 1
+        policy = GcPolicy(ManualClock(), lambda: alive)
+        policy.start(loop)
+        del runs[:]  # the one at the start has nobody to disturb
+        await asyncio.sleep(10.5 * PAUSE_S)
+        assert runs == []
+        alive = CALM
+        await asyncio.sleep(PAUSE_S)
+        assert runs == pytest.approx([11 * PAUSE_S])
+        alive = CALM + 1
+        await asyncio.sleep(PATIENCE_S + 2 * PAUSE_S)
+        assert runs == pytest.approx([11 * PAUSE_S, 12 * PAUSE_S + PATIENCE_S])
+        policy.stop()
 
     run_virtual(story())
 
