@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tidegate.cli import app
 from tidegate.cli.report import _charts, show_result
 from tidegate.cli.scenario import GatewayEstimator, parse_scenario, shipped_scenarios
 from tidegate.simulation.run import run_scenario
+from tidegate.simulation.tally import Quantile
 
 SMALL = """\
 description: A <small> flood & some questions.
@@ -75,6 +77,34 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_figure_is_cut(width: int, *
     show_result(Console(file=out, width=width), run_scenario(scenario, estimator=GatewayEstimator, baselines=["fifo"]))
     table = out.getvalue().split("Wait: until")[0]
     assert ("longest" in table, "overtakes" in table) == (whole, whole)
+    assert "…" not in table
+
+
+@pytest.mark.parametrize("reason", ["expired", "displaced", "queue full"])
+def test_reasons_of_refusals_are_not_broken_on_a_terminal_of_80_columns(reason: str) -> None:
+    """Beside minutes of wait and thousands of requests, under the longest name of a baseline."""
+    scenario, out = parse_scenario(SMALL, source="small.yaml", beside=Path()), io.StringIO()
+    result = run_scenario(scenario, estimator=GatewayEstimator, baselines=["passthrough"])
+    runs = {}
+    for name, report in result.runs.items():
+        first, *others = report.bands
+        wait = replace(first.wait, p50=Quantile(200.0), p99=Quantile(300.0))
+        full = replace(
+            first,
+            sent=5000,
+            answered=4000,
+            refused={reason.replace(" ", "_"): 674},
+            wait=wait,
+            ttft=wait,
+            in_slo=0.99981,
+            goodput=19_999.0,
+        )
+        runs[name] = replace(report, bands=(full, *others))
+    show_result(Console(file=out, width=80), replace(result, runs=runs))
+    table = out.getvalue().split("Runs")[0]
+    assert "674" in table
+    assert all(word in table for word in reason.split())
+    assert "99.98%" in table
     assert "…" not in table
 
 

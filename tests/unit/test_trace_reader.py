@@ -75,3 +75,23 @@ def test_broken_traces_name_the_line(text: str, said: str) -> None:
     with pytest.raises(TraceError, match="trace") as caught:
         list(read_trace(io.StringIO(text)))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89\xff\x00\x84",
+        CSV.encode("utf-16"),
+        gzip.compress(CSV.encode())[:-12],
+        gzip.compress(CSV.encode())[:-8] + bytes(8),
+        b"\x1f\x8b" + bytes(30),
+        b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 30,
+        CSV.encode() + b"9" * 200_000,
+    ],
+    ids=["binary", "utf-16", "cut", "checksum", "no-gzip", "no-deflate", "endless-field"],
+)
+def test_files_that_are_no_text_or_damaged_are_told_by_name(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=r"trace\.csv: expected CSV in UTF-8, plain or in gzip"):
+        list(read_trace(path))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -54,15 +55,23 @@ def read_trace(source: Path | str | IO[Any]) -> Iterator[TraceRow]:
         source: a path, or an open file (binary or text); gzip is recognised by its first bytes.
 
     Raises:
-        TraceError: a missing column, a number that is none, or an arrival before the previous one.
+        TraceError: a missing column, a number that is none, an arrival before the previous one, or a file that is no
+            text, or damaged.
         OSError: the file cannot be read.
     """
     if isinstance(source, Path | str):
         with Path(source).open("rb") as file, closing(_lines(file)) as lines:
-            yield from _rows(lines, str(source))
+            yield from _readable(lines, str(source))
     else:
         with closing(_lines(source)) as lines:
-            yield from _rows(lines, str(getattr(source, "name", "trace")))
+            yield from _readable(lines, str(getattr(source, "name", "trace")))
+
+
+def _readable(lines: Iterable[str], name: str) -> Iterator[TraceRow]:
+    try:
+        yield from _rows(lines, name)
+    except (UnicodeDecodeError, csv.Error, zlib.error, EOFError, gzip.BadGzipFile) as error:
+        raise TraceError(f"{name}: expected CSV in UTF-8, plain or in gzip, got bytes that are not: {error}") from None
 
 
 def _lines(file: Any) -> Generator[str]:

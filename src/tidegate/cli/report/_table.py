@@ -15,9 +15,10 @@ _SHOWN_SOURCES = 12
 _WIDE = 92  # columns of a terminal that has room for everything
 _REFUSED = "re-\nfused"
 _LONGEST = "longest\nwait"
+_SLO, _SHARE = "in\nSLO", "share"
 _GROUP = (
     *("sent", "an-\nswered", _REFUSED, "wait\np50\np99", _LONGEST, "TTFT\np50\np99"),
-    *("in\nSLO", "share", "good\ntok/s"),
+    *(_SLO, _SHARE, "good\ntok/s"),
 )
 """Heads of ``_cells``."""
 
@@ -76,7 +77,10 @@ def _sources(result: Result, *, wide: bool) -> Table:
 
 
 def _heads(*, wide: bool) -> tuple[str, ...]:
-    return _GROUP if wide else tuple(head for head in _GROUP if head != _LONGEST)
+    """Those of ``_cells``; where room is scarce the share stands below the part in SLO."""
+    if wide:
+        return _GROUP
+    return tuple("in SLO\nshare" if head == _SLO else head for head in _GROUP if head not in (_LONGEST, _SHARE))
 
 
 def _cells(group: GroupReport, *, wide: bool) -> tuple[str, ...]:
@@ -84,12 +88,15 @@ def _cells(group: GroupReport, *, wide: bool) -> tuple[str, ...]:
     return (
         f"{group.sent:,}",
         answered,
-        refusals(group).replace(", ", "\n"),
+        refusals(group).replace(", ", "\n").replace("_", "_" if wide else " "),
         f"{quantile(group.wait.p50)}\n{quantile(group.wait.p99)}",
         *((quantile(group.wait.max),) if wide else ()),
         f"{quantile(group.ttft.p50)}\n{quantile(group.ttft.p99)}",
-        part(group.in_slo),
-        part(group.token_part),
+        *(
+            (part(group.in_slo), part(group.token_part))
+            if wide
+            else (f"{part(group.in_slo)}\n{part(group.token_part)}",)
+        ),
         f"{group.goodput:,.0f}",
     )
 
