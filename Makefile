@@ -33,7 +33,7 @@ dev: $(DEV_STAMP) ## Install what development needs into .venv
 demo: $(STAMP) ## Run the main job: overload through FIFO, then through tidegate, and the verdict
 	$(BIN)/tidegate demo
 
-test: $(DEV_STAMP) ## Quick tests: no services, under 30 s
+test: $(DEV_STAMP) ## Quick tests: no services, about a minute on two cores
 	$(BIN)/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
 
 test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
