@@ -235,6 +235,28 @@ def _await_answer(process: subprocess.Popen[str], url: str) -> None:
     raise RuntimeError(f"the proxy did not answer within {START_S} s: {problem}")
 
 
+@contextmanager
+def beside(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a program off the proxy's core, spoken to by its standard input and output; it is killed at the end."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        pin(process.pid, alone=False)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def schedstat(pid: int) -> tuple[float, float]:
+    """Seconds that a process ran and that it was ready but others ran (Linux; its main thread)."""
+    path = Path(f"/proc/{pid}/schedstat")
+    ran, waited, *_ = path.read_text().split() if path.exists() else ("0", "0")
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
 def pin(pid: int, *, alone: bool) -> None:
     """Give the proxy a core of its own, where there are two and the system lets us choose."""
     if not hasattr(os, "sched_setaffinity"):

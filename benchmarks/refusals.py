@@ -18,13 +18,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from benchmarks import bytepath
 from tidegate.testing.gateway_process import gateway_process
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,16 +50,16 @@ def run() -> list[tuple[str, str, str]]:
         url = engine.stdout.readline().strip() if engine.stdout else ""
         config = CONFIG.format(url=url, wide=url.replace("127.0.0.1", "localhost"), seats=SEATS, streams=STREAMS)
         with gateway_process("--log-level", "warning", config=config) as gateway:
-            _pin(gateway.pid, alone=True)
+            bytepath.pin(gateway.pid, alone=True)
             with _child("streams", gateway.url) as streams:
                 assert streams.stdout is not None
                 streams.stdout.readline()
-                before = _schedstat(gateway.pid)
+                before = bytepath.schedstat(gateway.pid)
                 with _child("refused", gateway.url) as refused:
                     out, _ = refused.communicate(timeout=60)
                 if refused.returncode:
                     raise RuntimeError("too many refusals were late: too busy a machine to measure this")
-                ran, waited = (now - then for now, then in zip(_schedstat(gateway.pid), before, strict=True))
+                ran, waited = (now - then for now, then in zip(bytepath.schedstat(gateway.pid), before, strict=True))
                 found = json.loads(out)
                 chunks = json.loads(_last_words(streams))
     refusals = f"p50 {found['p50']:.2f} ms, p99 {found['p99']:.2f} ms, longest {found['most']:.1f} ms"
@@ -229,26 +229,8 @@ async def refused(url: str) -> None:
 # Processes
 
 
-@contextlib.contextmanager
-def _child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "benchmarks.refusals", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        _pin(process.pid, alone=False)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def _schedstat(pid: int) -> tuple[float, float]:
-    """Seconds that a process ran and that it was ready but others ran (Linux; its main thread)."""
-    path = Path(f"/proc/{pid}/schedstat")
-    ran, waited, *_ = path.read_text().split() if path.exists() else ("0", "0")
-    return int(ran) / 1e9, int(waited) / 1e9
+def _child(*arguments: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    return bytepath.beside([sys.executable, "-m", "benchmarks.refusals", *arguments])
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:
@@ -256,14 +238,6 @@ def _last_words(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     process.stdin.close()
     return process.stdout.readline()
-
-
-def _pin(pid: int, *, alone: bool) -> None:
-    """Give the gateway a core of its own, where there are two and the system lets us choose."""
-    if hasattr(os, "sched_setaffinity"):
-        first, *others = sorted(os.sched_getaffinity(0))
-        if others:
-            os.sched_setaffinity(pid, {first} if alone else set(others))
 
 
 if __name__ == "__main__":

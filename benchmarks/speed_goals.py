@@ -68,10 +68,10 @@ def latency(seconds: float = 20.0) -> list[Row]:
         command, engine = partial(bytepath.serve_command, Path(folder)), _line(stub)
         with bytepath.proxy(command, engine) as (pid, url):
             _prefer(pid)
-            before = _schedstat(pid)[1]
+            before = bytepath.schedstat(pid)[1]
             with _child("pace", RATE, seconds, engine, url) as pace:
                 direct, through = json.loads(_line(pace)), json.loads(_line(pace))
-            waited = _schedstat(pid)[1] - before
+            waited = bytepath.schedstat(pid)[1] - before
     added = {name: (through[name] - direct[name]) * 1e3 for name in ("p50", "p99")}
     return [
         (f"added at {RATE} requests/s: p50", f"{added['p50']:.0f} µs", "≤ 250 µs"),
@@ -116,12 +116,12 @@ def stalls(minutes: float = 1.0) -> list[Row]:
             with _child("refused", REFUSALS, seconds + 10, gateway.url) as refused:
                 _line(refused)
                 time.sleep(10.0)  # what was late while 5,000 streams were opened is not asked for
-                ran, waited = _schedstat(pid)
+                ran, waited = bytepath.schedstat(pid)
                 late = []
                 for _ in track(range(max(1, round(seconds / 10))), description="under load"):
                     time.sleep(10.0)
                     late.append(gateway.total("tidegate_loop_stall_seconds") * 1e3)
-                ran, waited = (now - then for now, then in zip(_schedstat(pid), (ran, waited), strict=True))
+                ran, waited = (now - then for now, then in zip(bytepath.schedstat(pid), (ran, waited), strict=True))
                 told = json.loads(_line(refused))
             assert streams.stdin is not None
             streams.stdin.close()
@@ -205,17 +205,9 @@ def _child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        bytepath.pin(process.pid, alone=False)
+    with bytepath.beside(command) as process:
         _prefer(process.pid)
         yield process
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
 
 
 def _line(process: subprocess.Popen[str]) -> str:
@@ -230,12 +222,6 @@ def _prefer(pid: int) -> None:
     """Let a process go before other programs, where the system allows it: what they do is no part of the answer."""
     with contextlib.suppress(PermissionError, AttributeError):
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
-
-
-def _schedstat(pid: int) -> tuple[float, float]:
-    """Seconds that a process ran, and that it was ready but others ran (Linux; its main thread)."""
-    ran, waited, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
-    return int(ran) / 1e9, int(waited) / 1e9
 
 
 if __name__ == "__main__":
