@@ -59,11 +59,12 @@ test-engines: $(DEV_STAMP) ## The gateway in front of real engines: installs lla
 	$(BIN)/python -m pytest -m engines -rfEs tests/engines
 	@$(BIN)/python scripts/engines/set_up.py report
 
-test-lowest: ## Quick tests with the oldest versions that pyproject.toml allows, in .venv-lowest
+test-lowest: ## What uses libraries, with the oldest versions that pyproject.toml allows, in .venv-lowest
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/lowest.txt \
 	  $$(grep -hoE '^(pytest|pytest-timeout|pytest-randomly|pytest-xdist|hypothesis|jsonschema|numpy|scipy|psutil|openai)==.*' requirements/dev.txt)
-	PYTHONPATH=src .venv-lowest/bin/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
+	PYTHONPATH=src .venv-lowest/bin/python -m pytest -n 2 -m "not slow and not bench and not services and not engines" \
+	  tests/unit tests/conformance tests/runtime
 
 check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness
 	$(BIN)/ruff format --check .

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from benchmarks import _ratios, stub_engine
 from benchmarks.load import KEY, request_bytes
+from tidegate.testing.processes import end
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
@@ -184,12 +185,7 @@ def _running(command: Sequence[str], *, alone: bool) -> Iterator[subprocess.Pope
         pin(process.pid, alone=alone)
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
         assert process.stdout is not None
         process.stdout.close()
 

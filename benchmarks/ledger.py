@@ -2,8 +2,8 @@
 
 Replicas in two processes report as fast as they are answered: three bands with eight tickets of twenty tenants each,
 and one seat that comes back with every report. Clients take most of the machine, so the figure that tells what a store
-carries is dispatches per second of *its* processor time: what one store core does. A live pool makes about three calls
-for a dispatch, not the one and a half of this bench; the second figure scales by that.
+carries is dispatches per second of *its* processor time: what one store core does. A live pool makes up to three calls
+for a dispatch, and the second figure scales by that; ``benchmarks.ledger_live`` counts what it really makes.
 
 ``python -m benchmarks.ledger [KIND ...]`` with kinds of valkey, postgres, socket; all by default.
 """
@@ -42,7 +42,7 @@ from tidegate.stores.open_ledger import open_ledger
 
 SECONDS = float(os.environ.get("TIDEGATE_LEDGER_SECONDS", "5"))
 CALLS_LIVE = 3.0
-"""Calls for a dispatch in a live pool of 16 replicas, joined calls counted once."""
+"""The most calls for a dispatch in a live pool."""
 SEATS = 64
 TENANTS = [f"tenant-{index}" for index in range(20)]
 CONFIG = PoolConfig(

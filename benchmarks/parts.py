@@ -38,6 +38,9 @@ PARTS = {
     "gateway/call": "log line",
     "gateway/protocol": "client's side",
     "gateway/link": "client's side",
+    "gateway/flow": "client's side",
+    "gateway/cycle": "client's side",
+    "gateway/eager": "client's side",
     "uvicorn": "client's side",
     "backends": "backend's side",
     "gateway": "forwarding",
@@ -80,17 +83,22 @@ def main(flame: str | None = None) -> None:
                 _record(spy, pid, raw, "raw")
                 if flame is not None:
                     _record(spy, pid, Path(flame), "flamegraph")
-        found = shares(raw.read_text().splitlines())
+                    Path(flame).write_text(titled(Path(flame).read_text()))
+        found = shares(raw.read_text(errors="replace").splitlines())
     table = Table("part", "share", "µs", title=f"a plain request: {plain_us:.0f} µs of CPU; {found.total()} samples")
     for name, count in found.most_common():
         table.add_row(name, f"{count / found.total():.0%}", f"{plain_us * count / found.total():.0f}")
     Console().print(table)
 
 
+def titled(svg: str) -> str:
+    """Say in a flame graph what it shows; py-spy writes its command there, with the places of this machine."""
+    return re.sub(r'(<text id="title"[^>]*>)[^<]*', r"\1A plain request through tidegate: CPU by function", svg)
+
+
 def _record(spy: Path, pid: int, to: Path, form: str) -> None:
     options = ["--rate", str(RATE), "--duration", str(SECONDS), "--nonblocking", "--format", form]
-    if form == "raw":
-        options.append("--full-filenames")
+    options.append("--full-filenames" if form == "raw" else "--function")
     command = [str(spy), "record", "--pid", str(pid), *options, "--output", str(to)]
     subprocess.run(command, check=True, capture_output=True)
 

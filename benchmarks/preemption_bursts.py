@@ -1,6 +1,6 @@
-"""Bursts of p0 on 64 seats of 5 s at 1.4 times what they can do, and what no scheduler could do better, virtual time.
+"""Bursts of p0 on 64 seats of 5 s at 3 times what they can do, and what no scheduler could do better, virtual time.
 
-p0 asks for 40 % of the seats, p2 for all of them. Gaps between p0 vary three times as much as their mean (Gamma, CV 3):
+p0 asks for 40 % of the seats, p2 for 260 %. Gaps between p0 vary three times as much as their mean (Gamma, CV 3):
 more than half of them are below 10 ms, and now and then p0 alone wants more than 64 seats. ``alone`` plays p0 with
 nobody else there, which bounds every scheduler from below, and ``waiting_chance`` is the same by formula.
 """
@@ -179,18 +179,26 @@ def late(waits: list[float], least_s: float = TARGET_S) -> float:
     return sum(wait > least_s for wait in waits) / len(waits)
 
 
+def times(waits: list[float]) -> str:
+    """Write the quantiles that count."""
+    return " / ".join(f"{1000 * quantile(waits, part):.0f}" for part in (0.5, 0.95, 0.99)) + " ms"
+
+
 def run(seconds: float = HOUR_S) -> Iterator[tuple[str, str, str]]:
     """Yield a row for each seed and the bounds."""
     for seats, what in ((SEATS, "all seats"), (SEATS - 3, "all but the 5 % that floors promise to p2")):
         chance = waiting_chance(seats, 3.0)
         yield f"bursts of p0 alone on {what}, by formula", f"{chance:.2%} wait", "below 1 % for a p99 of 0"
+    every: list[float] = []
     for seed in SEEDS:
-        world, waits = flood(bursts(seed), Fraction(1, 20), AUTO, seconds, seed=seed, p2=1.0)
+        world, waits = flood(bursts(seed), Fraction(1, 20), AUTO, seconds, seed=seed)
         least = [late(alone(bursts(seed), seconds, seats=seats, seed=seed), 0.02) for seats in (SEATS, SEATS - 3)]
-        times = " / ".join(f"{1000 * quantile(waits, part):.0f}" for part in (0.5, 0.95, 0.99))
+        every += waits
         yield (
             f"bursts of p0 (CV 3), seed {seed}: wait p50 / p95 / p99",
-            f"{times} ms, {late(waits):.2%} late; alone {least[0]:.2%}, on 61 seats {least[1]:.2%}; "
+            f"{times(waits)}, {late(waits):.2%} late; alone {least[0]:.2%}, on 61 seats {least[1]:.2%}; "
             f"{world.stops / world.dispatches:.1%} stopped",
-            "p99 ≤ 50 ms",
+            "p99 ≤ 50 ms where 61 seats for p0 alone give it",
         )
+    every.sort()
+    yield "bursts of p0 (CV 3), all seeds together", f"{times(every)}, {late(every):.2%} late", "p99 ≤ 50 ms"

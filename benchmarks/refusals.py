@@ -5,15 +5,21 @@ chunks a second each, in 16 groups out of step, as the replicas of an engine wou
 for the first model, on time whatever the answers take (an open loop), and all of them are refused.
 
 Four processes: the gateway alone on one core; the engine's stub, the client of the streams and the client of the
-refusals on the others. ``python -m benchmarks.refusals engine|streams|refused …`` are the last three.
+refusals on the others. ``python -m benchmarks.refusals engine|streams|refused …`` are the last three. All of them go
+before other programs where the system allows it, and the client of the refusals before the other two, with which it
+shares a core: what these take is no part of the answer. For the same reason the client of the streams is not woken for
+each piece, which on one machine would be paid for within the gateway's own write: it looks after them in turn, twice a
+second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -34,13 +40,15 @@ RATE = 300
 SECONDS = 10.0
 GROUPS = 16
 BEAT_S = 1 / 20
+ROUND_S = 0.5
+"""In which the client of the streams reads each of them once."""
 CONNECTIONS = 300
 
 CONFIG = """
 models:
   - {{name: busy, backends: [{{name: a, url: "{url}", engine: openai, seats: {seats}}}]}}
   - {{name: wide, backends: [{{name: b, url: "{wide}", engine: openai, seats: {streams}}}]}}
-policy: {{bands: {{p0: {{reserve: 0}}, p1: {{capacity: 1, shed_hopeless: false}}}}}}
+policy: {{bands: {{p0: {{reserve: 0}}, p1: {{capacity: 1, shed_hopeless: false, ttl: 1h}}}}}}
 """
 
 
@@ -51,11 +59,14 @@ def run() -> list[tuple[str, str, str]]:
         config = CONFIG.format(url=url, wide=url.replace("127.0.0.1", "localhost"), seats=SEATS, streams=STREAMS)
         with gateway_process("--log-level", "warning", config=config) as gateway:
             bytepath.pin(gateway.pid, alone=True)
+            _prefer(gateway.pid)
             with _child("streams", gateway.url) as streams:
                 assert streams.stdout is not None
                 streams.stdout.readline()
-                before = bytepath.schedstat(gateway.pid)
                 with _child("refused", gateway.url) as refused:
+                    assert refused.stdout is not None
+                    refused.stdout.readline()
+                    before = bytepath.schedstat(gateway.pid)
                     out, _ = refused.communicate(timeout=60)
                 if refused.returncode:
                     raise RuntimeError("too many refusals were late: too busy a machine to measure this")
@@ -120,12 +131,13 @@ async def engine() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Engine, "127.0.0.1", 0, backlog=2048)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    began, number = loop.time(), 0
-    while True:
-        for transport in Engine.groups[number % GROUPS]:
+    _prefer(0)
+    due = loop.time()
+    for group in itertools.cycle(Engine.groups):
+        for transport in group:
             transport.write(CHUNK)
-        number += 1
-        await asyncio.sleep(max(0.0, began + number * BEAT_S / GROUPS - loop.time()))
+        due = max(due + BEAT_S / GROUPS, loop.time())  # late pieces stay late: no engine makes up for them by a flood
+        await asyncio.sleep(due - loop.time())
 
 
 # The clients
@@ -139,42 +151,40 @@ def _request(url: str, model: str) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-class Reader(asyncio.Protocol):
-    """Counts the bytes of streams."""
-
-    total = 0
-    missing = SEATS + STREAMS
-    ready = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        Reader.total += len(data)
-        if data.startswith(b"HTTP/1.1 200"):
-            Reader.missing -= 1
-            if not Reader.missing:
-                self.ready.set()
-
-
-async def _connect(url: str, kind: type[asyncio.Protocol]) -> tuple[asyncio.Transport, asyncio.Protocol]:
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    assert parts.port is not None
-    return await asyncio.get_running_loop().create_connection(kind, parts.hostname, parts.port)
-
-
 async def streams(url: str) -> None:
     """Take all seats, fill the queue, say so, read until standard input ends, and tell the chunks per second."""
-    loop = asyncio.get_running_loop()
+    parts, loop = urlsplit(url), asyncio.get_running_loop()
+    sockets: list[socket.socket] = []
     for model, count in (("busy", SEATS + 1), ("wide", STREAMS)):
         for _ in range(count):
-            transport, _ = await _connect(url, Reader)
-            transport.write(_request(url, model))
-    await Reader.ready.wait()
+            sockets.append(socket.create_connection((parts.hostname, parts.port)))
+            sockets[-1].sendall(_request(url, model))
+            sockets[-1].setblocking(False)
+    missing = set(sockets)
+    _prefer(0)
+    while len(missing) > 1:  # the one that fills the queue gets no answer
+        await asyncio.sleep(ROUND_S)
+        missing -= {one for one in missing if _read(one)}
     print("ready", flush=True)
-    began, before = loop.time(), Reader.total
-    ended = asyncio.Event()
+    await asyncio.sleep(ROUND_S)
+    for one in sockets:
+        _read(one)
+    began, total, ended = loop.time(), 0, asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
-    print(json.dumps({"rate": (Reader.total - before) / len(CHUNK) / (loop.time() - began)}))
+    for number, one in enumerate(itertools.cycle(sockets)):
+        if ended.is_set():
+            break
+        await asyncio.sleep(max(0.0, began + number * ROUND_S / len(sockets) - loop.time()))
+        total += _read(one)
+    print(json.dumps({"rate": total / len(CHUNK) / (loop.time() - began)}))
+
+
+def _read(one: socket.socket) -> int:
+    """Take what is there; return how much that was."""
+    try:
+        return len(one.recv(1 << 16))
+    except BlockingIOError:
+        return 0
 
 
 class Asker(asyncio.Protocol):
@@ -202,15 +212,16 @@ class Asker(asyncio.Protocol):
 
 
 async def refused(url: str) -> None:
-    """Send on time; print the times of the refusals in milliseconds.
-
-    It goes before the stub and the other client, with which it shares a core: their turns are no part of the answer.
-    """
-    with contextlib.suppress(PermissionError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    """Send on time; print the times of the refusals in milliseconds."""
     loop = asyncio.get_running_loop()
-    connections = deque([await _connect(url, Asker) for _ in range(CONNECTIONS)])
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    connections = deque([await loop.create_connection(Asker, parts.hostname, parts.port) for _ in range(CONNECTIONS)])
     request = _request(url, "busy")
+    await asyncio.sleep(1.0)  # what it took to start is over, for the gateway and for what shares a core with this
+    _prefer(0, 2)
+    print("ready", flush=True)
     began = loop.time()
     for number in range(round(RATE * SECONDS)):
         await asyncio.sleep(max(0.0, began + number / RATE - loop.time()))
@@ -231,6 +242,12 @@ async def refused(url: str) -> None:
 
 def _child(*arguments: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     return bytepath.beside([sys.executable, "-m", "benchmarks.refusals", *arguments])
+
+
+def _prefer(pid: int, rank: int = 1) -> None:
+    """Let a process go before other programs, and before those of lower rank, where the system allows it."""
+    with contextlib.suppress(PermissionError, AttributeError):
+        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(rank))
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:

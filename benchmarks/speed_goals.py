@@ -48,11 +48,11 @@ BODY = 200_000
 
 def memory() -> list[Row]:
     """5,000 streams: what they add to the process."""
-    with _child("engine") as engine, _gateway(_line(engine), seats=STREAMS) as gateway:
+    with child("engine") as engine, _gateway(line(engine), seats=STREAMS) as gateway:
         time.sleep(1.0)
         before = private_bytes(gateway.pid)
-        with _child("streams", 0, STREAMS, STREAMS, gateway.url) as streams:
-            _line(streams)
+        with child("streams", 0, STREAMS, STREAMS, gateway.url) as streams:
+            line(streams)
             time.sleep(3.0)
             during = private_bytes(gateway.pid)
     added = during - before
@@ -64,13 +64,13 @@ def memory() -> list[Row]:
 
 def latency(seconds: float = 20.0) -> list[Row]:
     """What is added at a steady rate."""
-    with tempfile.TemporaryDirectory() as folder, _started([sys.executable, "-m", "benchmarks.stub_engine"]) as stub:
-        command, engine = partial(bytepath.serve_command, Path(folder)), _line(stub)
+    with tempfile.TemporaryDirectory() as folder, started([sys.executable, "-m", "benchmarks.stub_engine"]) as stub:
+        command, engine = partial(bytepath.serve_command, Path(folder)), line(stub)
         with bytepath.proxy(command, engine) as (pid, url):
             _prefer(pid)
             before = bytepath.schedstat(pid)[1]
-            with _child("pace", RATE, seconds, engine, url) as pace:
-                direct, through = json.loads(_line(pace)), json.loads(_line(pace))
+            with child("pace", RATE, seconds, engine, url) as pace:
+                direct, through = json.loads(line(pace)), json.loads(line(pace))
             waited = bytepath.schedstat(pid)[1] - before
     added = {name: (through[name] - direct[name]) * 1e3 for name in ("p50", "p99")}
     return [
@@ -106,15 +106,15 @@ def body(rounds: int = 3) -> list[Row]:
 def stalls(minutes: float = 1.0) -> list[Row]:
     """How late the loop is when everything is asked of it at once."""
     seconds = minutes * 60
-    with _child("engine", LIFE_S) as engine, _gateway(_line(engine), seats=STREAMS) as gateway:
+    with child("engine", LIFE_S) as engine, _gateway(line(engine), seats=STREAMS) as gateway:
         pid = gateway.pid
         bytepath.pin(pid, alone=True)
         _prefer(pid)
         counts = (BUSY + WAITING, STREAMS + WAITING, BUSY + STREAMS)
-        with _child("streams", *counts, gateway.url) as streams, _dashboard(gateway, seconds):
-            _line(streams)
-            with _child("refused", REFUSALS, seconds + 10, gateway.url) as refused:
-                _line(refused)
+        with child("streams", *counts, gateway.url) as streams, dashboard(gateway.control, seconds):
+            line(streams)
+            with child("refused", REFUSALS, seconds + 10, gateway.url) as refused:
+                line(refused)
                 time.sleep(10.0)  # what was late while 5,000 streams were opened is not asked for
                 ran, waited = bytepath.schedstat(pid)
                 late = []
@@ -122,10 +122,10 @@ def stalls(minutes: float = 1.0) -> list[Row]:
                     time.sleep(10.0)
                     late.append(gateway.total("tidegate_loop_stall_seconds") * 1e3)
                 ran, waited = (now - then for now, then in zip(bytepath.schedstat(pid), (ran, waited), strict=True))
-                told = json.loads(_line(refused))
+                told = json.loads(line(refused))
             assert streams.stdin is not None
             streams.stdin.close()
-            ended = json.loads(_line(streams))["ended"]
+            ended = json.loads(line(streams))["ended"]
     p99 = f"p50 {told['p50']:.1f} ms, p99 {told['p99']:.1f} ms, longest {told['most']:.0f} ms"
     others = {key: value for key, value in told.items() if key not in {"count", "p50", "p99", "most"}}
     return [
@@ -169,11 +169,11 @@ def private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
-@contextlib.contextmanager
-def _gateway(engine: str, *, seats: int) -> Iterator[GatewayProcess]:
+def settings_for(engine: str, *, seats: int) -> dict[str, object]:
+    """Give the settings: one model with seats, and one whose queue is full."""
     other = engine.replace("127.0.0.1", "localhost")  # the same engine, for the pool that is full
     digest = hashlib.sha256(KEY.encode()).hexdigest()
-    settings = {
+    return {
         "models": [
             {"name": "bench", "backends": [{"name": "a", "url": engine, "engine": "openai", "seats": seats}]},
             {"name": "busy", "backends": [{"name": "b", "url": other, "engine": "openai", "seats": BUSY}]},
@@ -186,36 +186,45 @@ def _gateway(engine: str, *, seats: int) -> Iterator[GatewayProcess]:
             }
         },
     }
+
+
+@contextlib.contextmanager
+def _gateway(engine: str, *, seats: int) -> Iterator[GatewayProcess]:
+    settings = settings_for(engine, seats=seats)
     with gateway_process("--log-level", "warning", config=json.dumps(settings)) as gateway:  # JSON is YAML
         yield gateway
 
 
 @contextlib.contextmanager
-def _dashboard(gateway: GatewayProcess, seconds: float) -> Iterator[None]:
-    command = [sys.executable, "-m", "benchmarks.dashboard_ends", "screens", "1", str(seconds + 120), gateway.control]
-    with _started(command):
+def dashboard(control: str, seconds: float) -> Iterator[None]:
+    """Have a dashboard open."""
+    command = [sys.executable, "-m", "benchmarks.dashboard_ends", "screens", "1", str(seconds + 120), control]
+    with started(command):
         yield
 
 
 @contextlib.contextmanager
-def _child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    with _started([sys.executable, "-m", "benchmarks.speed_goals_ends", *map(str, arguments)]) as process:
+def child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run one of the other ends."""
+    with started([sys.executable, "-m", "benchmarks.speed_goals_ends", *map(str, arguments)]) as process:
         yield process
 
 
 @contextlib.contextmanager
-def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a program, before others where the system allows it."""
     with bytepath.beside(command) as process:
         _prefer(process.pid)
         yield process
 
 
-def _line(process: subprocess.Popen[str]) -> str:
+def line(process: subprocess.Popen[str]) -> str:
+    """Read what a program says next."""
     assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    if not line:
+    said = process.stdout.readline().strip()
+    if not said:
         raise RuntimeError(f"{process.args!r} ended without a word")
-    return line
+    return said
 
 
 def _prefer(pid: int) -> None:

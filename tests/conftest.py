@@ -5,6 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's business: a busy one takes a second for what needs a millisecond.
+settings.register_profile("tidegate", deadline=None)
+settings.load_profile("tidegate")
 
 # Whoever starts the tests in the background of a shell has this signal ignored, and so would every process that they
 # start and stop by it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from tidegate.gateway import (
 )
 from tidegate.gateway.tls import certificate
 from tidegate.jobs import Jobs
-from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, StallMonitor, SystemClock
+from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, Rounds, StallMonitor, SystemClock
 from tidegate.telemetry import Recorder
 from tidegate.telemetry.log import Form, Log, open_log
 from tidegate.telemetry.traces import Traces
@@ -58,6 +58,7 @@ class Options:
         log_level: the least level that is logged.
         reload: reads the settings again, for SIGHUP; ``None``: there is no file.
         listener: socket that clients connect to, shared with other processes; ``None``: it is bound here.
+        page: is told how to get this process's metrics, and makes the page of all processes that belong to it.
     """
 
     event_log: Path | None = None
@@ -65,6 +66,7 @@ class Options:
     log_level: str = "info"
     reload: Callable[[], Settings] | None = None
     listener: socket.socket | None = None
+    page: Callable[[Callable[[], bytes]], Callable[[], Awaitable[bytes]]] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -138,6 +140,7 @@ class Service:
         self._parts = parts
         self._hurry = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
+        self._silence = Rounds(WATCH_S, parts.completions.live, parts.completions.check_silence)
 
     @property
     def gateway_url(self) -> str:
@@ -184,6 +187,7 @@ class Service:
         parts.stalls.start(loop)
         parts.collector.start(loop)
         parts.feed.start(loop)
+        self._silence.start(loop)
         self._look()
 
     async def stop(self) -> None:
@@ -203,12 +207,14 @@ class Service:
 
     def check_silence(self, loop_now: float) -> None:
         """Look for answers that have gone silent; done once a second by itself."""
-        self._parts.completions.check_silence(loop_now)
+        completions = self._parts.completions
+        completions.check_silence(tuple(completions.live), loop_now)
 
     async def _close(self) -> None:
         parts = self._parts
         if self._watch is not None:
             self._watch.cancel()
+        self._silence.stop()
         parts.live.close()
         parts.feed.close()
         await parts.gateway.stop()
@@ -234,10 +240,8 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.check_silence(loop.time())
+        self._watch = asyncio.get_running_loop().call_later(WATCH_S, self._look)  # first: a fault is not the end of it
         self._parts.observed.look()
-        self._watch = loop.call_later(WATCH_S, self._look)
 
 
 def build(settings: Settings, options: Options | None = None) -> Service:
@@ -326,6 +330,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     def drain() -> None:
         background.add(asyncio.ensure_future(driver.drain(live.settings.gateway.drain_timeout)))
 
+    page = options.page
     hooks = Hooks(
         completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate, asyncio.to_thread), whole
     )
@@ -343,7 +348,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 listener=options.listener,
             ),
             control=ClientServer(
-                build_control_app(driver, recorder, live, hooks, feed),
+                build_control_app(driver, recorder, live, hooks, feed, page and page(recorder.exposition)),
                 address=settings.control.listen,
                 limits=Limits(max_connections=CONTROL_CONNECTIONS),
                 tls=certificate(settings.control.tls, "control.tls"),

@@ -33,6 +33,7 @@ def open_replica(cluster: ClusterSettings | None, scheduler: Scheduler, clock: C
         ttl_s=cluster.lease_ttl,
         on_store_loss=StoreLoss(cluster.on_store_loss),
         first_part=cluster.first_share,
+        run=secrets.token_hex(4),
     )
     return Replica(terms, store, scheduler, clock)
 

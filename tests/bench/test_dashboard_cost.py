@@ -15,4 +15,4 @@ def test_a_snapshot_costs_the_same_with_a_thousand_times_as_many_tickets(capsys:
     many, _ = dashboard.snapshot_us(waiting=100_000, tenants=10_000)
     with capsys.disabled():
         sys.stdout.write(f"\nsnapshot: {few:.0f} µs with 100 waiting, {many:.0f} µs with 100,000; {size} B")
-    assert many <= 2 * few
+    assert many <= 10 * few  # cold caches make it twice as long at times; a walk, some hundred times

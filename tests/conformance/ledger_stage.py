@@ -110,6 +110,12 @@ class Stage:
         """Take everything from the store, as a restart does."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Take from the store what it keeps in memory beside its keys, as a fail-over does."""
+
+    def change_release(self) -> None:
+        """Go on with another release of the code that decides; the same one again after two changes."""
+
     def replica(self, name: str) -> Replica:
         """A replica that obeys the protocol."""
         return Replica(self, name)

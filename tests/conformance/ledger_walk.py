@@ -137,6 +137,9 @@ class Walk:
             rates_ppm=tuple(rng.randint(0, 10**7) for _ in range(rng.choice([0, 3]))),
             seats=tuple((name, rng.randint(0, 12)) for name in self.backends) if control else (),
             reserve=tuple(rng.randint(0, 2) for _ in range(3)) if control else (),
+            top=rng.choice([0, 0, 1, 4]),
+            file=rng.choice(["", "a1", "b2"]),
+            short=tuple(rng.random() < 0.5 for _ in range(3)) if control else (),
         )
         self.last[replica] = report
         return report

@@ -199,7 +199,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_change_survives_the_process_that_wrote_it(knob_place: Any) -> None:
     knob_place.open()
-    done = subprocess.run([sys.executable, "-c", KILLED, knob_place.url], capture_output=True, text=True, timeout=15)
+    done = subprocess.run([sys.executable, "-c", KILLED, knob_place.url], capture_output=True, text=True, timeout=40)
     assert done.returncode == -9, done.stderr
     assert knob_place.open().change(int(done.stdout)).who == "duty"
 

@@ -204,6 +204,24 @@ def test_a_gate_in_one_replica_does_not_stop_the_band_of_another(stage: Stage) -
     assert [grant.band for grant in two.say()] == [0]
 
 
+def test_age_passes_a_reserve_and_none_that_is_short_but_floors_do(stage: Stage) -> None:
+    for version, (short, floor) in enumerate([(False, 0), (True, 0), (True, 100_000)], start=1):
+        bands = (BandConfig(weight_ppm=PPM), BandConfig(weight_ppm=PPM, aging_ppm=PPM, floor_ppm=floor))
+        stage.configure(8, version=version, bands=bands, cap_ppm=500_000, unconfirmed_max=99)
+        controller, other = stage.replica("one"), stage.replica("two")
+        controller.say(reserve=(4, 0), short=(short, False))
+        other.used = {"b0": 4}
+        grants: list[Grant] = []
+        for _ in range(20):  # four seats are left, of which one is given at a time
+            other.used = {"b0": 7}
+            stage.now += 1
+            grants += other.say(bid(0, 9, 10), bid(1, 9, 60_000), waiting=(9, 9))
+            stage.now += 1
+        kinds = {grant.kind for grant in grants if grant.band == 1}
+        assert len(grants) >= 15
+        assert kinds == ({Turn.FLOOR} if floor else set() if short else {Turn.OVERTAKE}), (short, floor)
+
+
 def test_a_ceiling_holds_a_band_back_and_a_reserve_those_below(stage: Stage) -> None:
     ceiling = (BANDS[0], BandConfig(weight_ppm=PPM, ceiling_ppm=500_000))
     stage.configure(4, bands=ceiling, cap_ppm=0, unconfirmed_max=8)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from conformance.ledger_stage import Replica, Stage, bid, config
+from conformance.ledger_stage import BANDS, Replica, Stage, bid, config
 from tidegate.stores import StoreError
 from tidegate.stores.ledger_protocol import BandConfig, Bid, LedgerConflict, LedgerUnavailable, PoolConfig
 
@@ -232,9 +232,38 @@ def test_an_older_configuration_is_refused(stage: Stage) -> None:
     with pytest.raises(LedgerConflict):
         stage.configure(5, version=3)
     stage.configure(4, version=3)  # the same again
-    with pytest.raises(LedgerConflict, match="bands"):
-        stage.configure(4, version=4, bands=(BandConfig(),))
     assert stage.configuration() == config(4, version=3)
+
+
+FOUR = (*BANDS, BandConfig(name="p3", weight_ppm=1))
+
+
+@pytest.mark.parametrize("bands", [FOUR, BANDS[:2]])
+@pytest.mark.parametrize("how", ["leaves", "dies"])
+def test_another_number_of_bands_waits_until_nobody_with_the_old_one_is_left(
+    stage: Stage, bands: tuple[BandConfig, ...], how: str
+) -> None:
+    stage.configure(4)
+    old, new = stage.replica("old"), stage.replica("new")
+    old.say(bid(1, 2), waiting=(0, 2, 0))
+    new.say(waiting=(0,) * len(bands))
+    with pytest.raises(StoreError, match="bands") as caught:
+        stage.configure(4, version=2, bands=bands)
+    assert not isinstance(caught.value, LedgerConflict), "no version above his helps"
+    assert stage.configuration() == config(4)
+    if how == "leaves":
+        stage.leave("old")
+    else:
+        for _ in range(6):
+            stage.now += 1000
+            new.say(waiting=(0,) * len(bands))
+    stage.configure(4, version=2, bands=bands)
+    assert stage.configuration() == config(4, version=2, bands=bands)
+    if hasattr(stage, "handle"):
+        stage.handle.known = config(4)  # of a gateway that has not read the new one yet
+    assert len(new.say(bid(1, 9), waiting=(0, 9))) == 2
+    assert len(new.answer().clocks) == len(bands)
+    assert new.answer().replicas == 1
 
 
 def test_a_change_reaches_everyone_with_the_next_reply(stage: Stage) -> None:

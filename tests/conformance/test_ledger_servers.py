@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.ledger_stage import bid, config, subscribed
+from conformance.ledger_stage import bid, config, make_stage, subscribed
 from conformance.ledger_wires import LONG_S, Ear, opened, turn_soon
 from tidegate.stores.ledger_protocol import (
     LedgerUnavailable,
@@ -50,9 +50,10 @@ def test_a_socket_that_is_served_anew_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.services
-def test_a_valkey_that_was_killed_and_comes_back_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", [False, True])
+def test_a_valkey_that_was_killed_and_comes_back_empty(tmp_path: Path, cluster: bool) -> None:
     async def story() -> None:
-        server = ValkeyProcess(tmp_path)
+        server = ValkeyProcess(tmp_path, cluster=cluster)
         server.start()
         try:
             ear = Ear()
@@ -72,6 +73,22 @@ def test_a_valkey_that_was_killed_and_comes_back_empty(tmp_path: Path) -> None:
                 await ear.until(Subscribed, 2)
         finally:
             server.kill()
+
+    asyncio.run(story())
+
+
+@pytest.mark.services
+def test_a_cluster_that_is_none_or_not_there_is_said_to() -> None:
+    async def story() -> None:
+        with valkey_process() as server:
+            url = server.url.replace("valkey://", "valkey+cluster://")
+            async with opened(url) as store:
+                with pytest.raises(LedgerUnavailable, match="Cluster mode is not enabled"):
+                    await store.pool("pool").configuration()
+        async with opened(url) as store:
+            for _ in range(2):
+                with pytest.raises(LedgerUnavailable, match="cannot be connected"):
+                    await store.pool("pool").configuration()
 
     asyncio.run(story())
 
@@ -119,10 +136,10 @@ def test_all_keys_of_a_pool_have_one_hash_tag(request: pytest.FixtureRequest, ki
             assert isinstance(ledger, ValkeyLedger)
             await ledger.configure(config(1))
             await ledger.turn("one", Report(bids=(bid(1, 5), bid(2, 1))))
-            raw = await ledger._link.call("{tg1:a b}:x", "KEYS", "*a b*")
+            raw = await ledger._link.call("{tg2:a b}:x", "KEYS", "*a b*")
             keys = {key.decode() for key in raw}
-            assert keys <= set(ledger.keys(3))
-            assert {"{tg1:a b}:state", "{tg1:a b}:heads:2", "{tg1:a b}:counters:1"} <= keys
+            assert keys <= set(ledger.keys())
+            assert {"{tg2:a b}:state", "{tg2:a b}:reports", "{tg2:a b}:counters:1"} <= keys
 
     asyncio.run(story())
 
@@ -207,3 +224,36 @@ def test_a_wrong_password_is_said_plainly() -> None:
                     await store.pool("pool").configuration()
 
     asyncio.run(story())
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("lost", ["records", "state", "reports", "garbage"])
+def test_what_is_evicted_from_valkey_or_overwritten_costs_no_seat(request: pytest.FixtureRequest, lost: str) -> None:
+    """With an eviction policy single keys vanish; whoever reads the rest anew, as another release, has to make do."""
+    from conformance.ledger_servers import ValkeyStage
+
+    stage = make_stage("valkey", request)
+    assert isinstance(stage, ValkeyStage)
+    try:
+        stage.configure(4, unconfirmed_max=4)
+        one, two = stage.replica("one"), stage.replica("two")
+        one.fill(2)
+        two.fill(2)
+        listed = stage.handle.keys()
+        keys = {key.rpartition("}:")[2]: key for key in listed}
+        command = ("SET", keys["state"], "garbage") if lost == "garbage" else ("DEL", keys[lost])
+        stage.run(stage.handle._link.call("", *command))
+        stage.forget()
+        for _ in range(3):
+            stage.now += 600
+            for each in (one, two):
+                each.say()
+                assert sum(stage.view().held) <= 4
+        assert [sum(row.held) for row in stage.view().rows] == [2, 2]
+        for each in (one, two):
+            each.finish(2)
+            each.say()
+        assert sum(stage.view().held) == 0
+        assert len(one.say(bid(1, 9))) == 4
+    finally:
+        stage.close()

@@ -108,6 +108,74 @@ def test_solo_shares_follow_use_and_are_together_at_most_all_seats(stage: Stage)
     assert idle.answer().solo_share >= 1
 
 
+def test_solo_shares_carry_first_what_the_highest_band_used_at_its_recent_peak(stage: Stage) -> None:
+    stage.configure(16, heartbeat_ms=20_000, ttl_ms=60_000)
+    vip, batch = stage.replica("vip"), stage.replica("batch")
+
+    def go_on(steps: int, step_ms: int, top: int) -> tuple[int, int]:
+        for _ in range(steps):
+            stage.now += step_ms
+            batch.say()
+            vip.say(top=top)
+        batch.say()
+        return vip.answer().solo_share, batch.answer().solo_share
+
+    vip.fill(1, band=0)
+    batch.fill(9)
+    assert go_on(50, 2000, top=1) == (2, 14)
+    vip.fill(3, band=0)
+    go_on(1, 1000, top=4)
+    vip.finish(3)
+    assert go_on(4, 1000, top=1) == (4, 12)  # by its use on average it would have had 2
+    assert go_on(50, 2000, top=1) == (2, 14)
+
+
+def test_seats_kept_for_bursts_of_the_highest_band_are_an_eighth_of_all(stage: Stage) -> None:
+    """Else 15 of 16 seats were dealt to a gateway that used nine, and a store outage cost a third of the throughput."""
+    stage.configure(16, heartbeat_ms=20_000, ttl_ms=60_000)
+    vip, one, two = (stage.replica(name) for name in ("vip", "one", "two"))
+    vip.fill(9, band=0)
+    one.fill(4)
+    two.fill(3)
+
+    def go_on(steps: int, step_ms: int, top: int) -> tuple[int, ...]:
+        for _ in range(steps):
+            stage.now += step_ms
+            one.say()
+            two.say()
+            vip.say(top=top)
+        one.say()
+        two.say()
+        return tuple(each.answer().solo_share for each in (vip, one, two))
+
+    go_on(50, 2000, top=6)
+    two.finish(3)
+    one.finish(3)
+    go_on(1, 100, top=6)
+    vip.fill(6, band=0)
+    go_on(1, 100, top=15)
+    vip.finish(6)
+    shares = go_on(1, 100, top=6)
+    assert shares[0] == 11
+    assert sum(shares) == 16
+
+
+def test_where_the_highest_band_had_all_seats_shares_go_by_it_alone(stage: Stage) -> None:
+    stage.configure(8, heartbeat_ms=20_000, ttl_ms=60_000)
+    one, two = stage.replica("one"), stage.replica("two")
+    one.fill(6, band=0)
+    two.fill(2, band=0)
+    two.say(top=2)
+    one.say(top=6)
+    one.finish(6)
+    one.say(top=0)
+    two.fill(6, band=0)
+    two.say(top=8)
+    one.say(top=0)
+    two.say(top=8)
+    assert (one.answer().solo_share, two.answer().solo_share) == (3, 5)
+
+
 def test_a_replica_alone_may_use_every_seat_alone(stage: Stage) -> None:
     stage.configure(16)
     one = stage.replica("one")

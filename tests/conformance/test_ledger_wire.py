@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from conformance.ledger_stage import bid, config, subscribed
 from conformance.ledger_wires import Ear, configure_soon, open_pool, two_stores
+from tidegate.stores.errors import StoreError
 from tidegate.stores.ledger_memory import MemoryLedgerStore
 from tidegate.stores.ledger_protocol import (
     LedgerStore,
     LedgerUnavailable,
+    News,
     Pushed,
     Report,
+    Subscribed,
 )
 from tidegate.stores.ledger_socket import serve_ledger
 
@@ -80,6 +84,34 @@ def test_a_grant_is_pushed_to_the_replica_it_is_for(wire: Wire) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("wire", WIRES[1:], indirect=True)  # in memory nothing listens
+def test_who_fails_to_hear_a_push_hears_the_next(wire: Wire) -> None:
+    """A listener that raised ended the listening for good, without a word."""
+
+    async def story() -> None:
+        async with wire() as stores:
+            one, two = await open_pool(stores, "deaf")
+            ear, failed = Ear(), False
+
+            def listen(news: News) -> None:
+                nonlocal failed
+                if isinstance(news, Subscribed) and not failed:
+                    failed = True
+                    raise KeyError("as never before")
+                ear(news)
+
+            two.subscribe("two", listen)
+            await ear.until(Subscribed)
+            assert failed
+            await one.turn("one", Report())
+            waiting = await two.turn("two", Report())
+            assert waiting.replicas == 2
+
+    with capture_logs() as logs:
+        asyncio.run(story())
+    assert [line["event"] for line in logs] == ["cluster.fault"]
+
+
 def test_nothing_is_granted_to_a_replica_that_has_gone(wire: Wire) -> None:
     async def story() -> None:
         async with wire() as stores:
@@ -135,3 +167,27 @@ def test_two_pools_of_one_store_know_nothing_of_each_other(wire: Wire) -> None:
             assert (len(reply.grants), reply.replicas) == (1, 1)
 
     asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_a_fault_in_one_pool_of_a_served_ledger_hangs_up_on_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = MemoryLedgerStore()
+        server = await serve_ledger(tmp_path / "ledger", store)
+        async with two_stores(f"unix://{tmp_path / 'ledger'}") as (one, _):
+            good, bad = one.pool("good"), one.pool("bad")
+            await good.configure(config(2))
+
+            async def broken(*_: object) -> None:
+                raise KeyError("as never before")
+
+            store.pool("bad").turn = broken  # type: ignore[method-assign, assignment]
+            for _ in range(3):
+                with pytest.raises(StoreError, match="fault"):
+                    await bad.turn("one", Report())
+                assert (await good.turn("one", Report())).replicas == 1
+        await server.close()
+
+    with capture_logs() as logs:
+        asyncio.run(story())
+    assert [line["event"] for line in logs] == ["cluster.fault"] * 3

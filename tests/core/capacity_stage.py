@@ -19,6 +19,7 @@ from tidegate.core import (
 )
 
 BANDS = (Band("p0", 100, 0.05), Band("p1", 20, 0.02), Band("p2", 1, 0.005))
+WATERMARKS = (*BANDS[:2], dataclasses.replace(BANDS[2], kv_watermark=0.15, kv_resume=0.2))
 
 
 def policy(*backends: BackendSpec, bands: tuple[Band, ...] = BANDS, **changes: object) -> Policy:
@@ -48,3 +49,7 @@ def homes(actions: list[Action]) -> dict[str, str]:
 
 def refusals(actions: list[Action]) -> dict[str, Reason]:
     return {each.ticket.id: each.reason for each in actions if isinstance(each, Reject | Evict)}
+
+
+def closed(*bands: int) -> tuple[Band, ...]:
+    return tuple(dataclasses.replace(each, admit=index not in bands) for index, each in enumerate(BANDS))

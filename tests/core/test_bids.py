@@ -51,6 +51,17 @@ def payers(bid: Bid) -> list[str]:
     return [head.payer for head in bid.heads]
 
 
+def test_a_flow_that_returns_to_an_earlier_tag_bids_for_each_of_its_tickets_once() -> None:
+    scheduler = Scheduler(policy(BackendSpec("b", 4)))
+    scheduler.observe(0.0, Capacity("m", 1, share=4))
+    (first,) = scheduler.submit(0.0, work("1", tokens=900))
+    assert isinstance(first, Dispatch)
+    for ident, tokens in (("2", 400), ("3", 300), ("4", 200)):
+        scheduler.submit(0.0, work(ident, tokens=tokens))
+    scheduler.release(1.0, first.lease.id, Release(input_tokens=500, output_tokens=0))  # 2 runs: the tag is 900 anew
+    assert [head.cost for head in bid_of(scheduler, now=1.0).heads] == [300, 200]
+
+
 def test_an_empty_pool_bids_nothing_and_says_what_it_uses() -> None:
     scheduler = Scheduler(policy(BackendSpec("b", 4), BackendSpec("c", 2)))
     scheduler.submit(0.0, work("1"))
@@ -268,3 +279,16 @@ def test_grants_serve_in_the_order_that_was_bid(order: Order) -> None:
                 if isinstance(action, Dispatch)
             ]
             assert served == [(head.payer, head.cost) for head in bid.heads]
+
+
+def test_of_the_seats_in_use_those_of_the_highest_band_are_told_too() -> None:
+    scheduler = shared(policy(BackendSpec("b", 9)))
+    for number, band in enumerate((0, 0, 1)):
+        scheduler.submit(0.0, work(str(number), band=band))
+        scheduler.observe(0.0, Granted("m", band, "b"))
+    found = scheduler.bids(0.0, "m")
+    assert (found.used, found.top) == ((("b", 3),), 2)
+    scheduler.release(1.0, 1, Release())
+    assert scheduler.bids(1.0, "m").top == 1
+    scheduler.release(1.0, 2, Requeue())
+    assert scheduler.bids(1.0, "m").top == 0

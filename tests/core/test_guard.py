@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 
 import pytest
 
-from tidegate.core.guard import BUSY, EVERY_S, Dispersion, Guard, Windows, busy_chance, guard_seats
+from tidegate.core.guard import BUSY, EVERY_S, Guard, busy_chance, guard_seats
+from tidegate.core.measured import Dispersion, Memory, Windows
 
 SEATS, HOLD_S = 64, 5.0
 
@@ -65,8 +67,9 @@ def poisson(rate: float, seed: int) -> Iterator[float]:
         yield draw.expovariate(rate)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, 2, 7])
 def test_poisson_noise_does_not_move_the_reserve_beyond_eight(seed: int) -> None:
+    """Seed 7 has a first minute that looks bunched."""
     guard = Guard()
     seen = looks(guard, poisson(5.12, seed), until=900, seed=seed)[600:]
     assert max(seen) <= 8
@@ -109,6 +112,51 @@ def test_a_burst_raises_the_reserve_at_once_and_for_a_minute() -> None:
     assert at(30.5, 80) > calm
     assert at(80.0, 90) > calm
     assert at(92.0, 92) <= calm + 1
+
+
+def test_a_minute_with_more_than_usual_is_forgotten_after_it() -> None:
+    """Not kept as the estimate just because the minutes that follow do not contradict it."""
+    guard = Guard()
+    now = held_s = 0.0
+    arrivals = released = 0
+
+    def minutes(count: int, rate: int, hold_s: float) -> None:
+        nonlocal now, arrivals, released, held_s
+        for _ in range(60 * count):
+            now += 1.0
+            arrivals += rate
+            released += 12
+            held_s += 12 * hold_s
+            guard.note(now, seats=SEATS, arrivals=arrivals, released=released, held_s=held_s)
+
+    minutes(20, 5, 5)
+    usual = guard.rate, guard.hold_s
+    assert usual[0] == pytest.approx(5.1, abs=0.1)
+    assert usual[1] == pytest.approx(5.1, abs=0.1)
+    minutes(1, 7, 6)
+    assert guard.rate > 6.0
+    assert guard.hold_s > 5.5
+    minutes(2, 5, 5)
+    assert guard.rate == pytest.approx(usual[0], rel=0.06)
+    assert guard.hold_s == pytest.approx(usual[1], rel=0.04)
+
+
+def test_an_upper_quantile_is_taken_as_the_memory_fills() -> None:
+    memory = Memory()
+    memory.note(0.0, 0, 0, 0.0)
+    memory.note(60.0, 300, 100, 500.0)
+    assert memory.rate == pytest.approx(5.0 + 0.18 * math.sqrt(300) / 60)
+    assert memory.hold_s(1.0) == pytest.approx(5.0 * 1.018)
+    memory.note(1260.0, 6300, 2100, 10_500.0)
+    assert memory.rate == pytest.approx(5.0 + 1.8 * math.sqrt(6000) / 1200)
+    assert memory.hold_s(1.0) == pytest.approx(5.0 * (1 + 1.8 / math.sqrt(2000)))
+
+
+def test_nothing_is_remembered_before_anything_came() -> None:
+    memory = Memory()
+    memory.note(0.0, 7, 3, 9.0)
+    assert memory.rate == 0.0
+    assert memory.hold_s(4.0) == 4.0
 
 
 def test_first_arrivals_count_before_anything_was_released() -> None:

@@ -54,10 +54,10 @@ def test_what_was_dispatched_while_the_page_was_on_its_way_stays_reserved() -> N
     assert both.free(0.5, 1500) == pytest.approx(0.8)
 
 
-def test_half_of_the_growth_to_come_is_taken_off_but_no_more_than_a_quarter() -> None:
+def test_six_tenths_of_the_growth_to_come_are_taken_off_but_no_more_than_a_quarter() -> None:
     both = sensor()
     both.read(page(0.0, 0.9), 8, 0)
-    assert both.free(0.0, 3000) == pytest.approx(0.9 - 0.1)
+    assert both.free(0.0, 3000) == pytest.approx(0.9 - 0.12)
     assert both.free(0.0, 90_000) == pytest.approx(0.65)
 
 
@@ -65,7 +65,7 @@ def test_some_growth_is_to_come_even_where_more_is_written_than_was_expected() -
     both = sensor()
     both.read(page(0.0, 0.2), 8, 0)
     both.answers = 2000
-    assert both.free(0.0, 3000) == pytest.approx(0.2 - 0.5 * 0.15 * 2 * 0.2)
+    assert both.free(0.0, 3000) == pytest.approx(0.2 - 0.6 * 0.15 * 2 * 0.2)
 
 
 def test_growth_is_judged_by_how_far_estimates_of_answers_were_off() -> None:
@@ -73,11 +73,11 @@ def test_growth_is_judged_by_how_far_estimates_of_answers_were_off() -> None:
     both = sensor()
     both.read(page(0.0, 0.9), 8, 0)
     both.answers = 1000
-    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.1)
+    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.12)
     for _ in range(500):
         both.finished(1000, 1500)
     assert both.error == pytest.approx(1.5, abs=0.01)
-    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.075, abs=0.001)
+    assert both.free(0.0, 2000) == pytest.approx(0.9 - 0.09, abs=0.001)
     for _ in range(500):
         both.finished(10, 10_000)
     assert both.error == 3.0
@@ -199,7 +199,7 @@ def test_ended_answers_are_expected_no_more(end: Release | Requeue) -> None:
             scheduler.release(0.0, again, Release())
     scheduler.observe(1.0, page(1.0, 1.0, running=0, kv_tokens=10_000))
     scheduler.submit(1.1, Ticket("now", "m", 0, "a", WorkEstimate(500, 3000)))
-    assert scheduler.snapshot(1.1).backends[0].kv_free == pytest.approx(1.0 - 0.35 - 0.5 * 0.3)
+    assert scheduler.snapshot(1.1).backends[0].kv_free == pytest.approx(1.0 - 0.35 - 0.6 * 0.3)
 
 
 def test_a_snapshot_tells_what_the_engine_itself_runs_and_keeps_waiting() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WALL = (1920, 1080)
 PHONE = (390, 844)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-GIVE_UP_MS = 30_000
+GIVE_UP_MS = 60_000
 LONGEST_S, CLOSE_S = 150.0, 10.0
 
 

@@ -28,7 +28,7 @@ def config(folder: Path, *urls: str, seats: int = 8, more: str = "", jobs: str =
 
 def client_of(url: str, key: str = "none") -> AsyncOpenAI:
     """The official client, without its own retries."""
-    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=15)
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=40)
 
 
 def row(custom_id: str, **body: object) -> bytes:
@@ -56,7 +56,7 @@ async def submit(client: AsyncOpenAI, content: bytes, *, window: str = "24h", **
 async def reach(client: AsyncOpenAI, batch: Batch, *states: str, within_s: float = 15) -> Batch:
     """Wait until a batch is in one of the states (ended, if none is given); counts must not run backwards."""
     before = (0, 0)
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(3 * within_s):  # machines are slow at times
         while batch.status not in (states or ENDED):
             await asyncio.sleep(0.03)
             batch = await client.batches.retrieve(batch.id)

@@ -53,7 +53,7 @@ async def admin(
 
     def send() -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=40) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
@@ -101,7 +101,8 @@ async def test_the_switch_under_load() -> None:
         shed = [number for number, answer in enumerate(answers) if is_fallback(answer)]
         assert len(shed) >= 20, "most still waited when the switch was flipped"
         late = [number for number in range(60) if number not in shed and ended[number] > switched]
-        assert len(late) <= 4, "only what held one of the four seats was still served"
+        stopped = process.total("tidegate_preemptions_total", victim="p2")
+        assert len(late) <= 4 + stopped, "only what held one of the four seats, or had to leave it, was still served"
         assert max(ended[number] for number in shed) < switched + 1
         assert {answer.status for answer in answers} == {200}
         assert not any(answer.broken for answer in answers)

@@ -56,7 +56,7 @@ async def hang(_: Visit) -> None:
 
 
 def get(process: GatewayProcess, path: str) -> Any:
-    with urllib.request.urlopen(process.control + path, timeout=10) as response:
+    with urllib.request.urlopen(process.control + path, timeout=40) as response:
         return json.load(response)
 
 
@@ -169,6 +169,10 @@ async def test_a_wrong_knob_is_refused_at_its_field_and_a_right_one_applied_and_
         await screen.page.locator("#apply").click()
         await screen.shows(error, "expected a part from 0 to 1")
         assert get(process, "/admin/policy") == before
+        async with dashboard(opened, process.control, locale="zh-CN") as chinese:
+            await chinese.view("knobs")
+            await chinese.page.locator("[name='policy.bands.p2.floor']").fill("1.5")
+            await chinese.shows(error, "应为 0 到 1 的比例，如 0.05，收到 '1.5'")
         await floor.fill("0.1")
         await screen.shows("#preview", "0.05 → 0.1")
         await screen.shows("#bounds", "p2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -33,7 +34,8 @@ async def answer(visit: Visit) -> None:
     """A stream whose first content comes after a known time, and whose seat is held for a known time."""
     visit.start_stream()
     await asyncio.sleep(FIRST_S)
-    visit.send(chunk("Hello"))
+    for word in ("Hello", *(" you" for _ in range(8)), " all"):
+        visit.send(chunk(word))
     await asyncio.sleep(REST_S)
     last = {"object": "chat.completion.chunk", "choices": [], "usage": USAGE}
     visit.send(chunk("", "stop") + b"data: " + json.dumps(last).encode() + b"\n\n" + DONE)
@@ -48,15 +50,21 @@ class Seen:
     wait_s: float
 
 
-async def request(url: str, key: str) -> Seen:
-    """Ask once, by hand, so that the first content is timed when it comes."""
+async def asked(url: str, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask by hand; the answer ends with the connection."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     body = json.dumps(chat(stream=True)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {key}\r\nconnection: close\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    began = time.monotonic()
     writer.write(head.encode() + body)
+    return reader, writer
+
+
+async def request(url: str, key: str) -> Seen:
+    """Ask once, so that the first content is timed when it comes."""
+    reader, writer = await asked(url, key)
+    began = time.monotonic()
     data, first_s = b"", 0.0
     while piece := await reader.read(65536):
         data += piece
@@ -67,15 +75,22 @@ async def request(url: str, key: str) -> Seen:
     return Seen(status, first_s, int(wait_ms[1]) / 1000 if wait_ms else 0.0)
 
 
+async def leave(url: str, key: str) -> None:
+    """Ask, and go when most of the content has come."""
+    reader, writer = await asked(url, key)
+    await reader.readuntil(b" all")
+    writer.close()
+
+
 async def busy(url: str, late_s: list[float]) -> None:
     """Note how long a question takes that costs nothing: what a machine that does much else adds to every time."""
     host, port = url.removeprefix("http://").split(":")
     while True:
         began = time.monotonic()
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET /livez HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
-        await reader.read()
-        writer.close()
+        with contextlib.closing(writer):  # also when it is told to stop just here
+            writer.write(f"GET /livez HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+            await reader.read()
         late_s.append(time.monotonic() - began)
         await asyncio.sleep(0.02)
 
@@ -129,6 +144,18 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
             half = len(measured) // 2
             assert measured[half - 1] * 0.9 - slack_s <= p50 <= measured[half] * 1.1 + 0.05, (key, measured)
             assert measured[-1] * 0.9 - slack_s <= p99 <= measured[-1] * 1.1 + 0.05, (key, measured, slack_s)
+
+        assert await screen.text("#waste") == "Computed for nothing, 1 min: 0 tokens"
+        await leave(process.url, "shop-key")
+        await screen.shows("#waste", "client left")
+        thrown_away = process.total("tidegate_wasted_tokens_total", cause="cancelled")
+        part = thrown_away / (thrown_away + used * len(done))
+        assert (
+            await screen.text("#waste")
+            == f"Computed for nothing, 1 min: {part:.2%} of tokens: client left {thrown_away:.0f}"
+        )
+        async with dashboard(opened, process.control, locale="zh-CN") as chinese:
+            await chinese.shows("#waste", f"近 1 分钟白算：占 token 的 {part:.2%}，客户端离开 {thrown_away:.0f}")
 
         share = float((await screen.text("[data-band=p1] [data-key=share] small")).partition("%")[0])
         assert share == pytest.approx(100 * len(seen) / len(done), abs=1)

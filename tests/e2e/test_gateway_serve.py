@@ -19,7 +19,7 @@ NOWHERE = ("--backend", "http://127.0.0.1:9")
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tidegate", "serve", "--control-listen", "127.0.0.1:0", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=15, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
 
 
 def test_an_address_that_is_taken_is_told_without_a_traceback() -> None:

@@ -1,6 +1,7 @@
 """Three gateways in processes of their own on a real Valkey, under 2.5 times what their engine can do.
 
-What ran at once is read from the engine's own record. Bounds are wide: they hold on a machine that does much else.
+What ran at once is read from the engine's own record. Bounds are wide: they hold on a machine that does much else. What
+faults of 20 s may cost is held, strictly and in virtual time, by ``tests/simulation/test_replica_faults.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import pytest
 
 from tidegate.config import key_digest
 from tidegate.testing.gateway_process import GatewayProcess
+from tidegate.testing.grant_journal import GrantJournal, least_of, most_passing
+from tidegate.testing.replica_course import course, overload, play
 from tidegate.testing.replicas import NO_RESERVE, Pool, for_a_while, quantile, replica_pool
 from tidegate.testing.valkey import ValkeyProcess, valkey_process
 
@@ -56,39 +59,40 @@ def post(gateway: GatewayProcess, path: str, body: dict[str, Any], method: str =
         gateway.control + path, json.dumps(body).encode(), {"content-type": "application/json"}, method=method
     )
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=40) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
 def get(gateway: GatewayProcess, path: str) -> str:
-    with urllib.request.urlopen(gateway.control + path, timeout=5) as answer:
+    with urllib.request.urlopen(gateway.control + path, timeout=40) as answer:
         return str(answer.read().decode())
 
 
 def ready(gateway: GatewayProcess) -> bool:
-    with urllib.request.urlopen(gateway.control + "/readyz", timeout=5) as answer:
+    with urllib.request.urlopen(gateway.control + "/readyz", timeout=40) as answer:
         return int(answer.status) == 200
 
 
 async def test_a_pool_of_three_keeps_one_order(tmp_path: Path) -> None:
-    async with stage(tmp_path) as (pool, _):
-
-        async def story() -> None:
-            await asyncio.sleep(2.0)
-            began, ended = await wait_for(pool, 7.0)
-            most, used = pool.running(began, ended)
-            assert most <= SEATS + 1
-            assert used >= 0.5
-            vip = pool.waits(0, began, ended - 1.5)
-            assert quantile(vip, 0.5) <= 1.5
-            order = pool.order(began, ended)
-            assert order.count(2) >= 0.03 * len(order) - 1
-            assert pool.twice() == []
-            assert pool.failed == 0
-
-        await for_a_while(pool.overload(), story)
+    async with stage(tmp_path) as (pool, store):
+        with contextlib.closing(GrantJournal(store)) as journal:
+            plan = course(overload(3), seats=SEATS, hold_s=HOLD_S, seconds=7.0)
+            began = await play(pool, plan)
+            since, until = began + 2.0, began + plan.seconds
+            grants = journal.grants(since, until)
+        most, used = pool.running(since, until)
+        assert most <= SEATS + 1
+        assert used >= 0.4
+        assert quantile(pool.waits(0, since, until - 1.5), 0.5) <= 1.5
+        least, windows = least_of(grants, 2, 20)
+        assert windows > 0
+        assert least >= 1, "the floor of p2, one in twenty, is exact in the order of grants"
+        assert most_passing(grants, 20) <= 3 + 1, "and so is the cap of overtakes"
+        assert len(pool.order(since, until)) <= len(grants) + SEATS
+        assert pool.twice() == []
+        assert pool.failed == 0
 
 
 async def test_a_store_that_hangs_costs_no_request(tmp_path: Path) -> None:
@@ -200,7 +204,7 @@ async def test_what_is_switched_on_one_holds_on_all(tmp_path: Path) -> None:
             raise AssertionError([(await asyncio.to_thread(each.state))["mode"] for each in pool.gateways])
 
         def weight(gateway: GatewayProcess) -> float:
-            with urllib.request.urlopen(gateway.control + "/admin/policy", timeout=5) as answer:
+            with urllib.request.urlopen(gateway.control + "/admin/policy", timeout=40) as answer:
                 return float(json.load(answer)["bands"]["p1"]["weight"])
 
         assert await asyncio.to_thread(post, first, "/admin/mode", {"mode": "transactions_only"}) == 200

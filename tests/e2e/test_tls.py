@@ -56,7 +56,7 @@ async def test_a_gateway_behind_a_gateway_by_https(certificate: tuple[Path, Path
 
 def live(control: str, cert: Path) -> bytes:
     trusting = ssl.create_default_context(cafile=str(cert))
-    with urllib.request.urlopen(control + "/livez", context=trusting, timeout=5) as response:
+    with urllib.request.urlopen(control + "/livez", context=trusting, timeout=40) as response:
         body: bytes = response.read()
         return body
 

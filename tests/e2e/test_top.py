@@ -31,7 +31,7 @@ async def top(url: str, *args: str, token: str = "", columns: int = 200) -> tupl
     words = [sys.executable, "-m", "tidegate", "top", "--url", url, *args]
     environ = {**os.environ, "TIDEGATE_TOKEN": token, "COLUMNS": str(columns)}
     done = await asyncio.to_thread(
-        subprocess.run, words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True, timeout=15
+        subprocess.run, words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True, timeout=40
     )
     return done.returncode, done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ CONFIG = 'models: [{{name: raw, backends: [{{name: b, url: "{url}", engine: open
 def ask(gateway: GatewayProcess) -> int:
     body = json.dumps({"model": "raw", "messages": [{"role": "user", "content": "x"}]}).encode()
     request = urllib.request.Request(gateway.url + "/v1/chat/completions", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=40) as answer:
         return int(answer.status)
 
 
@@ -72,6 +73,23 @@ def test_workers_share_a_port_and_a_pool_and_come_back(tmp_path: Path) -> None:
         assert len(engine.asked()) == 20
 
 
+def test_one_scrape_has_the_metrics_of_all_workers(tmp_path: Path) -> None:
+    with (
+        counting_engine(tmp_path / "asked") as engine,
+        gateway_process("--workers", "3", config=CONFIG.format(url=engine.url)) as gateway,
+    ):
+        until(lambda: gateway.total("tidegate_worker_up") == 3)
+        assert {ask(gateway) for _ in range(30)} == {200}
+        until(lambda: gateway.total("tidegate_requests_total") == 30)  # counted once the answer is out
+        assert gateway.total("tidegate_ttft_seconds_count") == 30
+        by_worker = [gateway.total("tidegate_requests_total", worker=str(index)) for index in range(3)]
+        assert sum(by_worker) == 30
+        victim = children(gateway.pid)[-1]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: gateway.total("tidegate_worker_up") == 2)
+        until(lambda: gateway.total("tidegate_worker_up") == 3)
+
+
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     with (
         counting_engine(tmp_path / "asked") as engine,
@@ -81,6 +99,83 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         gateway.signal(signal.SIGKILL)
         gateway.wait(5.0)
         until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
+
+
+def test_a_stop_while_workers_are_being_started_reaches_them(tmp_path: Path) -> None:
+    file = tmp_path / "tidegate.yaml"
+    file.write_text(CONFIG.format(url="http://127.0.0.1:9"))
+    command = [sys.executable, "-u", "-m", "tidegate", "serve", "--workers", "2", "-c", str(file)]
+    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        try:
+            assert "listening" in parent.stdout.readline()  # and the next thing that it does is to start workers
+            parent.send_signal(signal.SIGTERM)
+            assert parent.wait(30.0) == 0
+        finally:
+            parent.kill()
+
+
+def test_a_file_read_again_while_workers_are_being_started_holds_on_all(tmp_path: Path) -> None:
+    """A SIGHUP ended workers that could not obey it yet, and these ended the command: "it would fail again"."""
+    file = tmp_path / "tidegate.yaml"
+    text = CONFIG.format(url="http://127.0.0.1:9")
+    file.write_text(text)
+    command = [sys.executable, "-u", "-m", "tidegate", "serve", "--workers", "2", "-c", str(file)]
+    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as parent,
+    ):
+        assert parent.stdout is not None
+        try:
+            assert "listening" in parent.stdout.readline()
+            file.write_text(text + "policy: {bands: {p1: {ttl: 1h}}}\n")
+
+            def told() -> list[str]:
+                assert parent.poll() is None, log.read_text()
+                parent.send_signal(signal.SIGHUP)
+                return re.findall(r"^worker 1: control listening on (\S+)", log.read_text(), re.MULTILINE)
+
+            ports = [until(told)[0], parent.stdout.readline().split()[-1]]
+
+            def ttl(url: str) -> str:
+                with urllib.request.urlopen(url + "/admin/policy", timeout=40) as answer:
+                    return str(json.load(answer)["bands"]["p1"]["ttl"])
+
+            until(lambda: [ttl(each) for each in ports] == ["1h", "1h"])
+            assert "started anew" not in log.read_text()
+            parent.send_signal(signal.SIGTERM)
+            assert parent.wait(30.0) == 0
+        finally:
+            parent.kill()
+
+
+def test_a_signal_that_comes_while_the_command_is_loaded_is_obeyed_once_it_serves(tmp_path: Path) -> None:
+    file = tmp_path / "tidegate.yaml"
+    file.write_text(CONFIG.format(url="http://127.0.0.1:9"))
+    hung_up = (
+        "import os, signal, tidegate.cli as cli\n"
+        "load = cli.import_module\n"
+        "cli.import_module = lambda name: (os.kill(os.getpid(), signal.SIGHUP), load(name))[1]\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-u", "-c", hung_up, "serve", "-c", str(file)]
+    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            assert "listening" in process.stdout.readline()
+            until(lambda: "control.reloaded" in log.read_text())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30.0) == 0
+        finally:
+            process.kill()
 
 
 def test_workers_refuse_a_store_that_one_process_has_for_itself(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ async def test_vllm_shows_everything_that_the_table_names(slow_vllm: EngineServe
                 await asyncio.sleep(0.05)
             await asyncio.gather(*streams)
         assert -1.0 <= fullest < 0.8
-        await until(lambda: target.gateway.total("tidegate_backend_kv_free_ratio") == 1.0, within_s=30)
+        await until(lambda: target.gateway.total("tidegate_backend_kv_free_ratio") == 1.0, within_s=90)
         assert target.gateway.total("tidegate_backend_stale") == 0
     after = reading(slow_vllm)
     assert (after.generated or 0) - (before.generated or 0) == 800
@@ -51,7 +51,7 @@ async def test_llamacpp_shows_its_requests_and_slots_but_no_cache(slow_llama: En
     assert slots is not None
     assert len(slots) == 4
     with behind_gateway(slow_llama, seats=8) as target:
-        await until(lambda: target.gateway.total("tidegate_seats") == 4, within_s=30)
+        await until(lambda: target.gateway.total("tidegate_seats") == 4, within_s=90)
         async with target.many() as client:
             answers = await asyncio.gather(*[ask(client, tokens=50) for _ in range(10)])
         assert [answer.error for answer in answers] == [None] * 10

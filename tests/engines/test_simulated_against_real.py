@@ -47,7 +47,7 @@ def post(
     """Post to an engine; a stream comes back as the list of its events."""
     parts = urlsplit(engine.url)
     assert parts.hostname is not None
-    with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=80)) as wire:
+    with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=200)) as wire:
         wire.request("POST", path, json.dumps(body), {"content-type": "application/json", **(headers or {})})
         response = wire.getresponse()
         answer = response.read()

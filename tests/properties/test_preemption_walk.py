@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import pytest
@@ -134,12 +134,11 @@ class Walk:
                 books.preempted(action)
             elif isinstance(action, Evict | Reject):
                 assert action.ticket.id not in self.partial, "its client holds a part of its answer"
-                books.waiting.pop(action.ticket.id)
+                books.waiting.pop(action.ticket.id, None)  # a newcomer of a closed band is refused before it waits
 
     def step(self) -> None:
         rng, books = self.rng, self.books
-        while (wake := self.core.next_wakeup()) is not None and wake <= books.now:
-            self.note(self.core.tick(books.now))
+        self.step_to_wakeup()
         ahead = books.now + rng.choice([0.0, 0.01, 0.1, 1.0])
         while (wake := self.core.next_wakeup()) is not None and wake <= ahead:  # a shell that is never late
             books.now = max(books.now, wake)
@@ -147,6 +146,28 @@ class Walk:
         books.now = ahead
         moves: list[Callable[[], None]] = [self.arrive, self.arrive, self.arrive, self.release, self.begin, self.stop]
         rng.choice([*moves, self.arrive, self.stop, self.begin, rng.choice([self.lend, self.decline])])()
+        if rng.random() < 0.02:
+            self.switch(admitted=rng.choice([1, 2, 3]))
+
+    def switch(self, *, admitted: int) -> None:
+        """Switch to a mode that admits the highest bands alone."""
+        policy = self.books.policy
+        bands = tuple(replace(band, admit=index < admitted) for index, band in enumerate(policy.bands))
+        self.books.policy = replace(policy, bands=bands)
+        self.note(self.core.set_policy(self.books.now, self.books.policy))
+
+    def finish(self) -> None:
+        """Let all that runs end while only the highest band is admitted."""
+        self.switch(admitted=1)
+        while self.books.running:
+            self.step_to_wakeup()
+            self.stop()
+            self.release()
+        self.step_to_wakeup()
+
+    def step_to_wakeup(self) -> None:
+        while (wake := self.core.next_wakeup()) is not None and wake <= self.books.now:
+            self.note(self.core.tick(self.books.now))
 
     def arrive(self) -> None:
         books, rng = self.books, self.rng
@@ -211,6 +232,8 @@ def test_every_stop_is_allowed_and_the_least_costly() -> None:
         for _ in range(150):
             walk.step()
         seen += walk.books.seen
+        walk.finish()
+        assert not walk.books.waiting, "a mode was to end, and nothing else would have ended these"
     assert seen > 40, "hardly anything was stopped"
 
 

@@ -12,6 +12,7 @@ from runtime.fifo import FifoScheduler
 from runtime.stories import POLICY, Noting, stage, ticket
 from tidegate.core import Dispatch, Drain, Elsewhere, Health, Outcome, Release, Scheduler, Seats, TidegateError, Waiter
 from tidegate.runtime import EventLog, replay
+from tidegate.runtime.event_log import MOST
 from tidegate.testing import run_virtual
 
 
@@ -93,6 +94,27 @@ def test_a_fault_of_the_scheduler_is_in_the_file_at_once(tmp_path: Path) -> None
         with capture_logs():
             driver.submit(ticket(name="the last"), Noting())
         assert b"the last" in path.read_bytes()
+        driver.close()
+
+    run_virtual(story())
+
+
+def test_a_disk_that_takes_no_more_ends_the_file_and_no_request(tmp_path: Path) -> None:
+    path, full = tmp_path / "events.jsonl", Path("/dev/full").open("wb")  # noqa: SIM115 - the event log closes it
+
+    async def story() -> None:
+        driver, _ = stage(Scheduler(POLICY), log=path)
+        events = driver._event_log
+        assert events is not None
+        events._file.close()
+        events._file = full
+        with capture_logs() as logs:
+            driver.submit(ticket(), Noting())
+            await asyncio.sleep(0.5)
+            for _ in range(MOST + 10):
+                driver.observe(Health("b", up=True))
+        assert [line["event"] for line in logs] == ["event_log.ended"]
+        assert driver.running == 1
         driver.close()
 
     run_virtual(story())

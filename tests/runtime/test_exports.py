@@ -9,7 +9,8 @@ from tidegate import control, runtime, telemetry
 EXPORTS = [
     (
         runtime,
-        "Clock Driver EventLog FutureWaiter GcPolicy ObservedLog Refusal StallMonitor SystemClock TicketWaiter replay",
+        "Clock Driver EventLog FutureWaiter GcPolicy ObservedLog Parted Refusal Rounds StallMonitor SystemClock "
+        "TicketWaiter replay",
     ),
     (telemetry, "Form Log Recorder RequestLine open_log"),
     (control, "Apply Audit Books Feed Hooks Keeper Live ModeState Record Sharing build_control_app"),

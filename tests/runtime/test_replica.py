@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runtime.stories import Noting
 from tidegate.core import BackendSpec, Lease, Policy, PoolSpec, Release, Requeue, Scheduler, Ticket, WorkEstimate
@@ -223,6 +224,74 @@ def test_in_an_outage_each_goes_on_with_its_share_and_back(way: str) -> None:
         assert max(gateways[0].waits[0]) < 10.0  # none was lost, none expired
 
     run_virtual(story())
+
+
+def test_a_ledger_that_hangs_makes_no_request_wait_a_tenth_of_a_second_for_it() -> None:
+    """Below capacity, so that nothing but the ledger makes anybody wait; over its end and its return."""
+
+    async def story() -> None:
+        _, gateways = await stage(3)
+        load = [feed(each, band, 1 / 5, 30.0) for each in gateways for band in range(3)]
+
+        async def events() -> None:
+            await asyncio.sleep(10.0)
+            for _ in range(3):
+                for each in gateways:
+                    each.wire.cut = True
+                await asyncio.sleep(1.6)
+                for each in gateways:
+                    each.wire.cut = False
+                await asyncio.sleep(3.0)
+
+        await during(load, events())
+        waits = [wait for each in gateways for band in each.waits.values() for wait in band]
+        assert len(waits) > 900
+        assert max(waits) <= 0.1
+        assert sum(each.refused for each in gateways) == 0
+
+    run_virtual(story())
+
+
+def test_a_ledger_that_stumbles_again_and_again_costs_neither_seats_nor_throughput() -> None:
+    async def story() -> None:
+        _, gateways = await stage(3)
+
+        async def events() -> None:
+            await asyncio.sleep(10.0)
+            before = sum(len(waits) for each in gateways for waits in each.waits.values())
+            watching = asyncio.ensure_future(watch(gateways, 10.0))
+            for _ in range(25):
+                for each in gateways:
+                    each.wire.cut = True
+                await asyncio.sleep(0.15)
+                for each in gateways:
+                    each.wire.cut = False
+                await asyncio.sleep(0.25)
+            assert await watching <= SEATS + 2  # one for each that is below its share, and one of the three is not
+            done = sum(len(waits) for each in gateways for waits in each.waits.values()) - before
+            assert done >= 0.85 * 10.0 * SEATS / 0.2
+            assert not any(each.client.degraded for each in gateways)
+
+        await during(overload(gateways[0], gateways[2], 40.0), events())
+
+    run_virtual(story())
+
+
+def test_that_an_answer_is_late_is_not_logged_and_that_the_ledger_is_away_is() -> None:
+    async def story() -> list[str]:
+        _, (a, _) = await stage(2)
+        with capture_logs() as logs:
+            for seconds in (0.1, 0.6):
+                a.wire.cut = True
+                a.send(0)
+                await asyncio.sleep(seconds)
+                assert a.client.standing is Standing.SOLO
+                a.wire.cut = False
+                await asyncio.sleep(0.5)
+        assert a.client.counts.grants + len(a.waits[0]) >= 2
+        return [entry["event"] for entry in logs if entry["event"].startswith("cluster.")]
+
+    assert run_virtual(story()) == ["cluster.solo", "cluster.shared"]
 
 
 def test_a_wiped_ledger_starts_nothing_twice() -> None:

@@ -3,86 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-import msgspec
 import pytest
 
-from tidegate.core import Bid, Capacity, Counters, Granted, Head, PoolBids, Seats, Signal, Turn
+from runtime.replica_client_stage import NOTHING, WAITING, asked, client, grant, joined, kinds, reply
+from tidegate.core import Capacity, Counters, Granted, Seats, Turn
 from tidegate.stores.ledger_client import (
+    ACK_S,
     FENCE_S,
     HEARTBEAT_S,
     LOOK_S,
     POLL_S,
-    QUIET_S,
     RETRY_S,
-    SILENT_S,
-    Client,
-    Standing,
-    StoreLoss,
-    Terms,
 )
-from tidegate.stores.ledger_protocol import Grant, Pushed, Reply
-
-SERVER_MS = 1_000_000
-NOTHING = PoolBids((("b", 0),), (), (0, 0, 0), (0.0, 0.0, 0.0), (("b", 8),), 0.0)
-WAITING = dataclasses.replace(
-    NOTHING,
-    bids=(Bid(1, 1, Head(0.0, "a", 7, None), (Head(0.0, "a", 7, None),), ("b",)),),
-    waiting=(0, 1, 0),
-)
-
-
-def reply(at: float, **changes: Any) -> Reply:
-    """A reply of a ledger whose clock is a thousand seconds ahead."""
-    plain = Reply(
-        epoch=7, grants=(), open_in_ms=0, solo_share=4, now_ms=SERVER_MS + round(at * 1000), version=1, mode="",
-        replicas=2, charged=0, controller=False, counters=(), clocks=(0, 0, 0), seats=(("b", 8, 0, 0),), reserve=(),
-        rates_ppm=(0, 0, 0), debts=(), closed=(),
-    )  # fmt: skip
-    return msgspec.structs.replace(plain, **changes)
-
-
-def grant(number: int, at: float, band: int = 1, kind: Turn = Turn.TURN) -> Grant:
-    return Grant(number, band, "b", kind, SERVER_MS + round(at * 1000))
-
-
-def client(**terms: Any) -> Client:
-    return Client("m", Terms(first_share=1, **terms))
-
-
-def joined(at: float = 0.0, **terms: Any) -> Client:
-    """A client that has had its first answer."""
-    fresh = client(**terms)
-    fresh.look(at)
-    fresh.report(at, NOTHING)
-    fresh.answered(at, reply(at))
-    return fresh
-
-
-def asked(each: Client, now: float, bids: PoolBids = NOTHING, **changes: Any) -> list[Signal]:
-    """Make a call that is answered at once."""
-    each.report(now, bids)
-    return each.answered(now, reply(now, **changes))
-
-
-def awake(each: Client, until: float) -> None:
-    """Look as often as a process does that does not sleep; calls are answered at once."""
-    at = each.wakes_at()
-    while at < until:
-        each.look(at)
-        if each.due(at):
-            asked(each, at)
-        at = each.wakes_at()
-
-
-def standing(each: Client) -> Standing:
-    return each.standing
-
-
-def kinds(signals: list[Signal]) -> list[type]:
-    return [type(signal) for signal in signals]
-
+from tidegate.stores.ledger_protocol import Pushed
 
 # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -165,6 +99,32 @@ def test_a_push_with_the_next_number_starts_work() -> None:
     assert each.report(0.1, NOTHING).ack == 1
 
 
+def test_a_grant_that_was_used_is_told_with_the_next_report_or_a_little_later() -> None:
+    """The ledger holds its seat as it is; a call of its own would be one more for every dispatch."""
+    each = joined()
+    asked(each, 0.1, seats=(("b", 64, 0, 0),))
+    each.pushed(0.2, Pushed(7, grant(1, 0.2)))
+    each.used_up(started=True)
+    assert not each.due(0.2)
+    assert each.wakes_at() == pytest.approx(0.2 + ACK_S)
+    assert each.due(0.2 + ACK_S)
+    assert each.report(0.23, NOTHING).ack == 1
+    each.answered(0.23, reply(0.23, seats=(("b", 64, 0, 0),)))
+    assert not each.due(0.3)
+    for number in (2, 3, 4):
+        each.pushed(0.3, Pushed(7, grant(number, 0.3)))
+        assert not each.due(0.3)
+    each.pushed(0.3, Pushed(7, grant(5, 0.3)))
+    assert each.due(0.3)  # half of those that may be unconfirmed
+
+
+def test_in_a_small_pool_every_grant_is_told_at_once() -> None:
+    each = joined()
+    asked(each, 0.1, seats=(("b", 16, 0, 0),))
+    each.pushed(0.2, Pushed(7, grant(1, 0.2)))
+    assert each.due(0.2)
+
+
 def test_a_push_with_a_gap_is_not_taken_but_asked_for() -> None:
     each = joined()
     assert each.pushed(0.1, Pushed(7, grant(2, 0.1))) == []
@@ -237,106 +197,6 @@ def test_another_epoch_begins_numbers_anew_and_voids_old_pushes() -> None:
     assert (report.epoch, report.ack, report.sequence) == (9, 1, 2)
 
 
-# -- alone ---------------------------------------------------------------------------------------------------------
-
-
-def test_without_an_answer_the_scheduler_goes_on_alone_with_its_last_share() -> None:
-    each = joined()
-    awake(each, 1.0)
-    each.report(1.0, NOTHING)
-    assert each.look(1.0 + SILENT_S - 0.01) == []
-    assert each.wakes_at() <= 1.0 + SILENT_S
-    assert each.look(1.0 + SILENT_S) == [Capacity("m", 4, 4, wary=True)]
-    assert each.degraded
-    each.failed(1.3)
-    assert standing(each) is Standing.SOLO
-    signals = asked(each, 1.4)
-    assert signals == [Capacity("m", 0, 4)]
-    assert (standing(each), each.degraded) == (Standing.SHARED, False)
-    assert each.counts.solo_s == pytest.approx(0.15)
-
-
-def test_failed_calls_count_as_silence_from_the_first_on() -> None:
-    each = joined()
-    awake(each, 1.0)
-    told: list[Signal] = []
-    for step in range(40):
-        now = 1.0 + 0.02 * step
-        if each.due(now):
-            each.report(now, NOTHING)
-            told += each.failed(now + 0.001)
-        told += each.look(now + 0.01)
-    assert told == [Capacity("m", 4, 4, wary=True)]
-
-
-def test_a_replica_that_never_had_an_answer_uses_its_first_share() -> None:
-    fresh = client()
-    fresh.look(0.0)
-    fresh.report(0.0, NOTHING)
-    assert fresh.look(SILENT_S) == [Capacity("m", 1, 1, wary=True)]
-
-
-def test_a_share_dealt_while_the_pool_is_closed_is_never_used() -> None:
-    """Who is first after a wipe would be told "all": 132 ran on 64 seats."""
-    each = joined()
-    signals = asked(each, 1.0, epoch=9, open_in_ms=2000, solo_share=8)
-    assert signals == [Capacity("m", 4, 4, wary=True)]
-    each.report(1.5, NOTHING)
-    assert each.look(1.9) == []
-    assert standing(each) is Standing.SOLO
-
-
-def test_before_a_pool_opens_nothing_starts_and_everything_is_told_once_more() -> None:
-    each = joined()
-    awake(each, 1.0)
-    asked(each, 1.0, open_in_ms=2000)
-    for at in (1.3, 1.6, 1.9, 2.2, 2.5, 2.7):
-        each.look(at)
-    each.report(2.7, NOTHING)
-    assert each.wakes_at() == pytest.approx(3.0 - QUIET_S)
-    each.answered(2.71, reply(2.71, open_in_ms=290))
-    asked(each, 2.72, open_in_ms=280)
-    assert not each.due(2.74)
-    assert each.look(3.0 - QUIET_S) == [Capacity("m", 0, 4)]
-    assert standing(each) is Standing.QUIET
-    assert each.due(3.0 - QUIET_S)
-    asked(each, 3.0 - QUIET_S, open_in_ms=250)
-    assert each.look(3.05) == []
-    assert standing(each) is Standing.QUIET  # until an answer says that it is open
-    asked(each, 3.1)
-    assert standing(each) is Standing.SHARED
-
-
-def test_a_sleep_of_the_process_does_not_count_as_silence_of_the_ledger() -> None:
-    each = joined()
-    each.report(1.0, NOTHING)
-    each.look(1.1)
-    assert each.look(6.0) == []
-    assert standing(each) is Standing.SHARED
-    assert each.look(6.0 + SILENT_S) == [Capacity("m", 4, 4, wary=True)]
-
-
-@pytest.mark.parametrize(("setting", "share"), [(StoreLoss.KEEP, 4), (StoreLoss.SHRINK, 1)])
-def test_what_becomes_of_the_share_in_a_long_outage_is_a_setting(setting: StoreLoss, share: int) -> None:
-    each = joined(on_store_loss=setting, ttl_s=5.0)
-    awake(each, 1.0)
-    now, told = 1.0, [Capacity("m", 0, 4)]
-    while now < 7.0:
-        if each.due(now):
-            each.report(now, NOTHING)
-            told += [signal for signal in each.failed(now) if isinstance(signal, Capacity)]
-        told += [signal for signal in each.look(now + 0.01) if isinstance(signal, Capacity)]
-        now += 0.1
-    assert told[-1] == Capacity("m", share, share, wary=True)
-
-
-def test_who_only_observes_goes_on_alone_and_bids_nothing() -> None:
-    each = joined()
-    each.observing = True
-    assert each.look(0.1) == [Capacity("m", 4, 4, wary=True)]
-    assert each.report(0.1, WAITING).bids == ()
-
-
 # -- accounts ------------------------------------------------------------------------------------------------------
 
 
@@ -380,8 +240,22 @@ def test_whoever_runs_the_controller_measures_the_reserve_of_the_pool() -> None:
     each = joined(reserves=(None, 1, 0))
     big = dataclasses.replace(NOTHING, held_s=5.0)
     asked(each, 0.1, controller=True, seats=(("b", 64, 0, 0),), rates_ppm=(5_000_000, 0, 0))
-    measured = each.report(0.2, big).reserve
-    assert 5 <= measured[0] <= 16
-    assert measured[1:] == (1, 0)
-    each.answered(0.2, reply(0.2, controller=True))
+    said = each.report(0.2, big)
+    assert 5 <= said.reserve[0] <= 16
+    assert said.reserve[1:] == (1, 0)
+    assert said.short == (False, False, False)
+    each.answered(0.2, reply(0.2, controller=True, seats=(("b", 64, 0, 0),), rates_ppm=(12_000_000, 0, 0)))
+    said = each.report(0.25, big)
+    assert (said.reserve, said.short) == ((16, 1, 0), (True, False, False)), "a quarter of the seats is not enough"
+    each.answered(0.25, reply(0.25, controller=True))
     assert each.report(0.3, NOTHING).reserve == ()  # nothing has ended yet
+
+
+def test_a_bid_names_its_backends_where_the_ledger_deals_seats_of_others() -> None:
+    """While gateways get a file with one backend more: the old ones cannot use its seats, and say so."""
+    replica = joined()
+    assert [bid.backends for bid in replica.report(0.1, WAITING).bids] == [()]
+    replica.answered(0.1, reply(0.1, seats=(("new", 8, 0, 0), ("b", 8, 0, 0))))
+    assert [bid.backends for bid in replica.report(0.2, WAITING).bids] == [("b",)]
+    replica.answered(0.2, reply(0.2))
+    assert [bid.backends for bid in replica.report(0.3, WAITING).bids] == [()]

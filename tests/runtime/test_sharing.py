@@ -3,60 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import contextlib
 
-from tidegate.config import Settings, parse_settings, patch_policy
-from tidegate.control import Audit, Keeper, Live, Sharing
-from tidegate.core import Scheduler
-from tidegate.runtime import Driver
-from tidegate.runtime.replica_pools import Replica, ReplicaTerms
+import pytest
+from structlog.testing import capture_logs
+
+from runtime.sharing_stage import Gateway, started, stopped
+from tidegate.config import parse_settings
 from tidegate.stores.ledger_memory import MemoryLedger, MemoryLedgerStore
 from tidegate.stores.ledger_policy import pool_config
 from tidegate.stores.ledger_protocol import LedgerUnavailable, PoolConfig
-from tidegate.telemetry import Recorder
-from tidegate.testing import LoopClock, run_virtual
-
-MODELS = "models: [{name: m, backends: [{name: b, url: 'http://a', seats: 8}]}]\n"
-
-
-def utc_now() -> datetime:
-    return datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Gateway:
-    """What of a gateway has to do with sharing."""
-
-    def __init__(self, name: str, store: MemoryLedgerStore, more: str = "") -> None:
-        settings = parse_settings(MODELS + more, source="f.yaml")
-        policy = settings.core_policy()
-        self.replica = Replica(ReplicaTerms(name), store, Scheduler(policy), LoopClock())
-        self.driver = Driver(self.replica.scheduler, LoopClock(), Recorder(policy))
-        self.replica.join(self.driver.observe)
-        self.audit = Audit(Keeper(None), utc_now)
-        self.live = Live(settings, self._apply, self.audit, utc_now=utc_now)
-        self.sharing = Sharing(self.replica, self.live)
-
-    def _apply(self, settings: Settings, mode: str) -> None:
-        self.driver.set_policy(settings.core_policy(mode))
-
-    def patch(self, weight: float) -> None:
-        after = patch_policy(self.live.settings, {"bands": {"p1": {"weight": weight}}})
-        self.live.change(after, who="duty", action="policy")
-
-    @property
-    def weight(self) -> float:
-        return self.live.settings.policy.bands["p1"].weight
-
-
-async def started(*gateways: Gateway) -> None:
-    for each in gateways:
-        await each.sharing.start()
-        await asyncio.sleep(0.05)
-
-
-async def stopped(*gateways: Gateway) -> None:
-    for each in gateways:
-        await each.sharing.stop()
+from tidegate.testing import run_virtual
 
 
 def test_a_change_holds_on_all_within_a_second_and_is_recorded_there() -> None:
@@ -171,6 +128,75 @@ def test_a_store_that_is_away_at_the_start_is_joined_when_it_comes() -> None:
         document = await first.replica.document()
         assert document["pools"]["m"]["replicas"][0]["name"] == "r0"
         await stopped(first)
+
+    run_virtual(story())
+
+
+TWO = "models: [{name: m, backends: [{url: 'http://a'}]}, {name: n, backends: [{url: 'http://b'}]}]\n"
+
+
+def silent(ledger: MemoryLedger) -> None:
+    """The server of this pool hangs: nobody is answered, nobody is refused."""
+
+    async def never(*_: object) -> None:
+        await asyncio.sleep(3600.0)
+
+    for name in ("turn", "configuration", "configure", "leave", "view"):
+        setattr(ledger, name, never)
+
+
+@pytest.mark.parametrize("dead", ["m", "n"])
+def test_a_pool_whose_server_is_away_holds_up_no_change_of_the_others(dead: str) -> None:
+    """Pools may lie on different servers, in a cluster for one: mode and policy spread by any that answers."""
+
+    async def story() -> None:
+        store = MemoryLedgerStore()
+        first, second = Gateway("r0", store, models=TWO), Gateway("r1", store, models=TWO)
+        await started(first, second)
+        silent(store.pool(f"default:{dead}"))
+        first.live.switch("transactions_only", who="duty")
+        await asyncio.sleep(0.9)
+        assert second.live.mode == "transactions_only"
+        alive = await store.pool("default:n" if dead == "m" else "default:m").configuration()
+        assert alive is not None
+        assert alive.mode == "transactions_only"
+        third = Gateway("r2", store, models=TWO)
+        await started(third)
+        await asyncio.sleep(3.0)
+        assert third.live.mode == "transactions_only"
+        first.live.switch("normal", who="duty")
+        await asyncio.sleep(0.9)
+        assert (second.live.mode, third.live.mode) == ("normal", "normal")
+        for each in (first, second, third):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(each.sharing.stop(), 5.0)
+
+    run_virtual(story())
+
+
+def test_what_nobody_has_foreseen_is_told_and_tried_again() -> None:
+    async def story() -> None:
+        store = MemoryLedgerStore()
+        gateway = Gateway("r0", store)
+        ledger = gateway.replica.links["m"].ledger
+        plain, broken = ledger.configuration, True
+
+        async def configuration() -> PoolConfig | None:
+            if broken:
+                raise KeyError("as never before")
+            return await plain()
+
+        ledger.configuration = configuration  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            await started(gateway)
+            await asyncio.sleep(2.0)
+            broken = False
+            await asyncio.sleep(2.5)
+        assert {line["what"] for line in logs if line["event"] == "cluster.fault"} == {"join"}
+        config = await plain()
+        assert config is not None
+        assert config.document
+        await stopped(gateway)
 
     run_virtual(story())
 

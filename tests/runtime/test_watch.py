@@ -8,8 +8,8 @@ import gc
 import pytest
 
 from runtime.stories import POLICY
-from tidegate.runtime import GcPolicy, StallMonitor
-from tidegate.runtime.gc_policy import CALM, PATIENCE_S, PAUSE_S, SHARE, YOUNG
+from tidegate.runtime import GcPolicy, StallMonitor, gc_policy
+from tidegate.runtime.gc_policy import CALM, PATIENCE_S, PAUSE_S, SHARE, YOUNG, YOUNG_EVERY_S
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock, ManualClock, run_virtual
 
@@ -23,7 +23,9 @@ def test_no_full_collection_comes_by_itself_and_the_next_one_waits_by_the_length
         runs: list[float] = []
         took_s = [0.0, 0.001, 0.04, 0.0]
 
-        def collect() -> int:
+        def collect(generation: int = 2) -> int:
+            if generation < 2:
+                return 0
             runs.append(loop.time())
             clock.advance(took_s[len(runs) - 1] if len(runs) <= len(took_s) else 0.0)
             return 0
@@ -50,6 +52,7 @@ def test_a_full_collection_waits_for_a_calm_moment_but_not_for_ever(monkeypatch:
         loop = asyncio.get_running_loop()
         runs: list[float] = []
         monkeypatch.setattr(gc, "collect", lambda: runs.append(loop.time()))
+        monkeypatch.setattr(gc_policy, "YOUNG_EVERY_S", PATIENCE_S * 2)  # the young are another test's
         alive = CALM + 1
         policy = GcPolicy(ManualClock(), lambda: alive)
         policy.start(loop)
@@ -63,6 +66,26 @@ def test_a_full_collection_waits_for_a_calm_moment_but_not_for_ever(monkeypatch:
         await asyncio.sleep(PATIENCE_S + 2 * PAUSE_S)
         assert runs == pytest.approx([11 * PAUSE_S, 12 * PAUSE_S + PATIENCE_S])
         policy.stop()
+
+    run_virtual(story())
+
+
+def test_the_young_are_looked_at_before_many_have_gathered() -> None:
+    """They gather where as many old ones die: those are taken off the count by which a run would come by itself."""
+
+    async def story() -> None:
+        before = [[object()] for _ in range(6000)]
+        policy = GcPolicy(ManualClock())
+        policy.start(asyncio.get_running_loop())
+        kept, most = [], 0
+        for _ in range(60):
+            for _ in range(100):
+                before.pop()
+                kept.append([object()])
+            await asyncio.sleep(YOUNG_EVERY_S)
+            most = max(most, len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)))
+        policy.stop()
+        assert most < 1500
 
     run_virtual(story())
 

@@ -133,15 +133,14 @@ P0_RATE = 0.4 * SEATS / SERVICE_S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_p0_does_not_wait_with_an_automatic_reserve_of_eight_seats(seed: int) -> None:
     world = Reserving(poisson(P0_RATE, stream_random(seed, "p0")), seed=seed)
     log = world.run(until=SPAN_S)
     assert len(waits(log)) > 5500
     assert quantile(waits(log), 0.99) <= 0.010
     reserves = [reserve for reserve, _ in world.seen[60:]]
-    assert sum(reserves) / len(reserves) <= 8
-    assert max(reserves) <= 9
+    assert max(reserves) <= 8
     assert not any(short for _, short in world.seen[60:])
     assert len(log.dispatched) >= 0.88 * SEATS / SERVICE_S * SPAN_S  # only the reserve is idle, and not all of it
 

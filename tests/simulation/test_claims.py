@@ -157,6 +157,7 @@ def test_flooding_p0_still_gets_the_rest(flooded: Log) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)  # about 8 s on a quiet machine
 def test_seven_reserved_seats_keep_p0_from_waiting() -> None:
     """Service times are exponential around 5 s, as in the chain that the reserve is derived from.
 

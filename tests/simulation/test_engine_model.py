@@ -36,6 +36,24 @@ def decode_step_ms(batch: int) -> float:
     return engine.step().duration_s * 1000
 
 
+def test_computed_tokens_are_those_that_went_through_the_model() -> None:
+    """The last token of an answer does not; of a stopped one, what follows the last whole block goes through twice."""
+    engine = EngineModel()
+    engine.add(EngineSequence("whole", 1000, 100))
+    drain(engine)
+    assert engine.counters.computed == 1000 + 99
+    cut = EngineSequence("cut", 1000, 100)
+    engine.add(cut)
+    while engine.generated(cut) < 50:
+        engine.step()
+    engine.abort("cut")
+    rest = EngineSequence("rest", 1050, 50)
+    rest.owner, rest.run_after = cut.owner, cut.run_after
+    engine.add(rest)
+    drain(engine)
+    assert engine.counters.computed == 2 * (1000 + 99) + 1049 % BLOCK
+
+
 @pytest.mark.parametrize(("batch", "measured_ms"), [(1, 6.6), (4, 6.7)])
 def test_decode_time_of_small_batches(batch: int, measured_ms: float) -> None:
     assert decode_step_ms(batch) == pytest.approx(measured_ms, abs=0.06)

@@ -45,9 +45,18 @@ def test_the_engine_preempts_at_most_one_in_a_hundred(runs: list[tuple[Played, P
 
 def test_the_engine_does_as_much_useful_work(runs: list[tuple[Played, Played]]) -> None:
     """What ungated fuller memory gains, computing preempted work anew loses."""
-    assert sum(gated.tokens_per_s for _, gated in runs) >= 0.99 * sum(bare.tokens_per_s for bare, _ in runs)
+    assert sum(gated.tokens_per_s for _, gated in runs) >= sum(bare.tokens_per_s for bare, _ in runs)
     for bare, gated in runs:
         assert gated.tokens_per_s >= 0.94 * bare.tokens_per_s
+
+
+@pytest.mark.parametrize("start", STARTS[:2])
+def test_over_ten_minutes_the_engine_does_more_useful_work_and_every_p0_completes(start: int) -> None:
+    """In two the ungated engine still has the start of the answers that it throws away later."""
+    bare, gated = (played(600.0, gated=which, start=start) for which in (False, True))
+    assert gated.tokens_per_s >= bare.tokens_per_s
+    assert gated.preemptions <= 0.01 * bare.preemptions
+    assert completed(gated.log, 0) == len(gated.log.of_band(0)) > 1000
 
 
 def test_only_the_lower_bands_are_shed_and_for_no_other_reason(runs: list[tuple[Played, Played]]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from benchmarks import preemption_waste
 from benchmarks.preemption_bursts import (
     P0_RATE,
     SEATS,
@@ -20,7 +21,7 @@ from benchmarks.preemption_bursts import (
 )
 
 from tidegate.core import AUTO, Outcome
-from tidegate.simulation import EngineModel, EngineServer, merged, poisson, requests, stream_random
+from tidegate.simulation import BLOCK, EngineModel, EngineServer, merged, poisson, requests, stream_random
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def test_bursts_that_no_reserve_can_take_are_served_by_stopping_one_in_twenty(se
     """Gaps of CV 3: a quarter of the seats in reserve leaves a p99 of most of a second.
 
     The reserve takes the small bursts and stops the large ones. What is left are moments in which p0 alone wants more
-    seats than there are, or more than floors and overtakes leave it.
+    seats than there are, or more than floors leave it.
     """
     waits = {}
     done = {}
@@ -54,12 +55,33 @@ def test_bursts_that_no_reserve_can_take_are_served_by_stopping_one_in_twenty(se
         world, waits[rate] = flood(bursts(seed), rate, AUTO, 600.0, seed=seed)
         done[rate] = world.completed
     reserved, stopping = waits.values()
-    assert quantile(reserved, 0.95) > 0.1
+    assert late(reserved) > 0.03
     assert quantile(reserved, 0.99) > 0.5
     assert quantile(stopping, 0.95) <= 0.05
     assert late(stopping) <= 0.015
     assert late(stopping) < 0.2 * late(reserved)
     assert done[Fraction(1, 20)] >= 0.97 * done[Fraction(0)]
+
+
+def test_over_an_hour_of_bursts_the_99th_percentile_is_within_the_target() -> None:
+    """One of the hours in which p0 alone would meet it on the 61 seats that the floor of p2 leaves."""
+    least = alone(bursts(7), 3600.0, seats=SEATS - 3, seed=7)
+    _, waits = flood(bursts(7), Fraction(1, 20), AUTO, 3600.0, seed=7, p2=1.0)
+    assert late(least) <= 0.01
+    assert quantile(waits, 0.99) <= 0.05
+
+
+def test_in_bursts_hardly_more_are_late_than_with_p0_alone_on_all_seats_but_those_of_a_floor() -> None:
+    """1.18 times as many in the first minutes of a pool, whose reserve expects the mean of what it has seen.
+
+    With overtakes of a reserve that is short it would be 1.68 times.
+    """
+    waits: list[float] = []
+    least: list[float] = []
+    for seed in range(1, 9):
+        waits += flood(bursts(seed), Fraction(1, 20), AUTO, 450.0, seed=seed, p2=1.0)[1]
+        least += alone(bursts(seed), 450.0, seats=SEATS - 3, seed=seed)
+    assert late(waits) <= 1.3 * late(least)
 
 
 def test_in_bursts_six_of_a_thousand_p0_wait_even_with_all_seats_to_themselves() -> None:
@@ -70,6 +92,15 @@ def test_in_bursts_six_of_a_thousand_p0_wait_even_with_all_seats_to_themselves()
     played = [late(alone(bursts(seed), 3600.0, seed=seed), 0.0) for seed in range(1, 9)]
     assert sum(played) / len(played) == pytest.approx(chance, rel=0.25)
     assert max(played) > 0.01
+
+
+@pytest.mark.parametrize("lengths", preemption_waste.LENGTHS[1:])
+def test_of_long_streams_a_thousandth_at_most_is_computed_twice(lengths: tuple[int, int]) -> None:
+    """At the default limit on stops, with p0 coming more often than that allows."""
+    cost = preemption_waste.play(*lengths, Fraction(1, 20), seconds=120.0)
+    assert cost.stops >= 0.04 * cost.dispatches
+    assert 0 < cost.part <= 0.001
+    assert cost.a_stop < BLOCK
 
 
 def storm(rate: Fraction) -> tuple[Counting, int]:

@@ -26,6 +26,13 @@ def test_claims_hold(name: str) -> None:
     assert failures(result) == []
 
 
+@pytest.mark.parametrize("name", ["gateways", "gateways-64"])
+def test_a_thousand_seats_behind_many_gateways_keep_one_order(name: str) -> None:
+    result = played(name)
+    assert len(result.verdicts) >= 3
+    assert failures(result) == []
+
+
 @pytest.mark.parametrize("seed", [2, 5])
 def test_the_flash_sale_is_calm_whatever_the_seed(seed: int) -> None:
     """With seeds 1 to 5 the p99 of p0's wait is 30 to 45 ms; those two are the worst."""

@@ -65,7 +65,7 @@ def test_a_p0_gets_the_seat_of_a_p2_which_goes_on_and_loses_little() -> None:
     (stopped,) = (record for record in with_ if record.preempted)
     assert stopped.band == 2
     assert stopped.computed_tokens - stopped.wasted_tokens == 1000 + 1200
-    assert 0 < stopped.wasted_tokens <= 16  # the rest of its text is found in the cache again
+    assert 0 < stopped.wasted_tokens < 16  # the rest of its text is found in the cache again
     assert stopped.first_token_s is not None
     assert stopped.first_token_s < 5.0
 
@@ -102,6 +102,8 @@ def test_every_answer_is_whole_and_every_token_is_accounted_for(seed: int) -> No
         assert record.arrival_s < record.first_token_s <= record.finished_s
     engines = [server.model.counters for server in servers.values() if isinstance(server, EngineServer)]
     assert sum(record.output_tokens for record in told) <= sum(each.generated for each in engines)
+    lasts = len(told)  # the last token of an answer is written, but goes through no model
+    assert sum(record.computed_tokens for record in told) == sum(each.computed for each in engines) + lasts
 
 
 def test_a_server_that_cannot_pause_goes_on() -> None:

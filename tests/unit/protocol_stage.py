@@ -9,7 +9,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from tidegate.gateway.protocol import ClientProtocol, Limits, client_protocol
+from tidegate.gateway.limits import Limits
+from tidegate.gateway.protocol import ClientProtocol, client_protocol
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

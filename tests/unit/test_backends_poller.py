@@ -123,6 +123,20 @@ def test_a_page_that_fails_is_logged_once_and_looked_at_again(answer: bytes) -> 
     run_wire(story)
 
 
+@pytest.mark.parametrize("where", ["_tell", "_tell_slots"])
+def test_a_fault_of_ours_is_told_and_looking_goes_on(where: str) -> None:
+    async def story(loop: WireLoop) -> None:
+        desk = Desk(loop, engine="llamacpp" if where == "_tell_slots" else "vllm")
+        desk.answers[b"/m/slots"] = desk.answers[b"/slots"] = whole(SLOTS)
+        setattr(desk.poller, where, lambda _: desk.asked[1000])
+        with structlog.testing.capture_logs() as logs:
+            await desk.run(3.1)
+        assert "metrics.fault" in {entry["event"] for entry in logs}
+        assert desk.asked[-1] > 2.0
+
+    run_wire(story)
+
+
 def test_no_connection_is_no_error_either() -> None:
     async def story(loop: WireLoop) -> None:
         desk = Desk(loop)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import structlog.testing
+
 from tidegate.backends import BackendHealth, HealthRules, Prober, Standing, Upstream
 from tidegate.testing.wire import Wire, WireLoop, run_wire
 
@@ -19,6 +21,7 @@ class Desk:
         self.loop = loop
         self.status: int | None = 200
         self.hangs = False
+        self.broken = False
         self.targets: list[bytes] = []
         self.seen: list[tuple[float, Standing]] = []
         self.upstream = Upstream("http://engine:9000", max_idle=0)
@@ -34,6 +37,8 @@ class Desk:
         self._task = loop.create_task(self.prober.run())
 
     def _changed(self) -> None:
+        if self.broken:
+            raise KeyError("broken")
         self.seen.append((round(self.loop.time(), 1), self.prober.health.standing))
 
     def _connected(self, wire: Wire) -> None:
@@ -62,6 +67,22 @@ def test_a_well_backend_is_asked_now_and_then_and_its_models_once() -> None:
         assert desk.targets == [b"/health", b"/v1/models", *[b"/health"] * 4]
         assert desk.prober.models == ("m1", "m2")
         assert desk.seen == []
+        await desk.stop()
+
+    run_wire(story)
+
+
+def test_a_fault_of_ours_is_told_and_asking_goes_on() -> None:
+    async def story(loop: WireLoop) -> None:
+        desk = Desk(loop)
+        await asyncio.sleep(7)
+        desk.status, desk.broken = None, True
+        with structlog.testing.capture_logs() as logs:
+            await asyncio.sleep(30)
+        assert {entry["event"] for entry in logs} == {"probe.fault"}
+        desk.status, desk.broken = 200, False
+        await asyncio.sleep(60)
+        assert desk.prober.health.standing is UP
         await desk.stop()
 
     run_wire(story)

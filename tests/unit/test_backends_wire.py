@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.backends import Upstream, wire
+from tidegate.backends.framing import start_of_only_chunk
 from tidegate.backends.wire import fixed_lines, parse_address, request_head
 
 
@@ -75,11 +76,47 @@ def test_the_length_is_written_where_a_body_may_be(method: bytes, length: int, l
     )
 
 
+def test_first_lines_are_remembered_within_bounds_and_checked_however_many_have_passed() -> None:
+    for i in range(600):
+        head = request_head(b"POST", b"/v1/%%d%d" % i, b"host: %%d%d\r\n" % i, [(b"a", b"b")], 7)
+        assert head == b"POST /v1/%%d%d HTTP/1.1\r\nhost: %%d%d\r\ncontent-length: 7\r\na: b\r\n\r\n" % (i, i)
+        assert len(wire._starts) <= 256  # clients choose targets
+    before = len(wire._starts)
+    request_head(b"GET", b"/" + b"x" * 1025, b"", [], 0)
+    assert len(wire._starts) == before
+    for method, target in ((b"GET", b"/ x"), (b"GET\r\n", b"/"), (b"", b"/"), (b"GET", b"")):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="without spaces"):
+                request_head(method, target, b"", [], 0)
+    with pytest.raises(ValueError, match="a host"):
+        fixed_lines(b"a\r\nb: c", [])
+
+
 def test_names_are_checked_however_many_have_passed() -> None:
     for i in range(3000):
         request_head(b"GET", b"/", b"", [(b"x-%d" % i, b"v")], 0)
-    assert len(wire._passed_names) <= 1024  # clients choose names: what is remembered of them is bounded
+        assert len(wire._rows) <= 1024  # clients choose names: what is remembered of them is bounded
+    before = len(wire._rows)
+    request_head(b"GET", b"/", b"", [(b"x" * 1025, b"v")], 0)
+    assert len(wire._rows) == before
     for name in (b"x y", b"", b"HOST", b"Content-length"):
         for _ in range(2):
             with pytest.raises(ValueError, match=r"header name|written by"):
                 request_head(b"GET", b"/", b"", [(b"x-1", b"v"), (name, b"v")], 0)
+
+
+def test_a_percent_sign_in_a_name_or_a_value_is_only_a_sign() -> None:
+    headers = [(b"x-%b", b"100 %"), (b"%", b"%d"), (b"x%%", b"")]
+    for _ in range(2):
+        head = request_head(b"GET", b"/%20", b"host: a%b\r\n", headers, 0)
+        assert head == b"GET /%20 HTTP/1.1\r\nhost: a%b\r\nx-%b: 100 %\r\n%: %d\r\nx%%: \r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 255, 256, 1023, 1024, 4096])
+def test_exactly_one_chunk_is_known_by_its_length_and_its_ends(size: int) -> None:
+    line, content = b"%x\r\n" % size, b"x" * size
+    assert start_of_only_chunk(line + content + b"\r\n") == len(line)
+    assert start_of_only_chunk(line.upper() + content + b"\r\n") == len(line)
+    for broken in (content + b"\r", content + b"xx", content[1:] + b"\r\n", content + b"\r\n\r\n", b""):
+        assert start_of_only_chunk(line + broken) == 0
+    assert start_of_only_chunk(b"0" + line + content + b"\r\n") == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import _ratios
-from benchmarks.parts import LOOP, PARTS, part_of, shares
+from benchmarks.parts import LOOP, PARTS, part_of, shares, titled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -59,3 +59,11 @@ def test_every_part_names_modules_that_exist() -> None:
     found = {start: (rooms / start).is_dir() or (rooms / f"{start}.py").exists() for start in PARTS}
     del found["uvicorn"]
     assert all(found.values()), found
+
+
+def test_a_flame_graph_names_no_place_of_the_machine() -> None:
+    svg = '<text id="title" x="1">/somewhere/py-spy record --output /tmp/x.svg</text><text id="details">kept</text>'
+    shown = titled(svg)
+    assert "/tmp" not in shown
+    assert "/somewhere" not in shown
+    assert shown.endswith('</text><text id="details">kept</text>')

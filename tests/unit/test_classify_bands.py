@@ -267,8 +267,7 @@ def test_learning_moves_the_next_estimate() -> None:
     facts = Facts(Route.CHAT, "/", {b"host": b"localhost", b"api-key": b"lab"}, raw, body, "f")
     first = classifier.classify(facts)
     assert isinstance(first, Classified)
-    errors = classifier.learn(first, input_tokens=first.work.input_tokens * 2, output_tokens=7)
-    assert errors.input == pytest.approx(-0.5)
+    classifier.learn(first, input_tokens=first.work.input_tokens * 2, output_tokens=7)
     second = classifier.classify(facts)
     assert isinstance(second, Classified)
     assert second.work.input_tokens > first.work.input_tokens

@@ -14,8 +14,10 @@ from tidegate.classify import (
     check_headers,
     check_json,
     downstream_headers,
+    unmeasured_headers,
     upstream_headers,
 )
+from tidegate.classify import headers as classify_headers
 
 PLAIN: RawHeaders = [(b"host", b"localhost"), (b"accept", b"*/*"), (b"content-length", b"12")]
 
@@ -248,3 +250,81 @@ def test_what_passes_the_check_can_be_written_without_changing_its_meaning(heade
 def test_answers_keep_no_hop_by_hop_header(headers: RawHeaders) -> None:
     names = {name for name, _ in downstream_headers(headers)}
     assert names.isdisjoint({b"connection", b"transfer-encoding", b"set-cookie", b"authorization", b"keep-alive"})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"content-length", b"2")],
+        [(b"Content-Length", b"2"), (b"Content-Type", b"a"), (b"Set-Cookie", b"b")],
+        [(b"connection", b"x-a, content-type"), (b"x-a", b"1"), (b"content-type", b"a"), (b"content-length", b"2")],
+    ],
+)
+def test_the_length_can_be_left_out_of_what_comes_back(headers: RawHeaders) -> None:
+    for _ in range(2):
+        assert unmeasured_headers(headers) == [
+            item for item in downstream_headers(headers) if item[0] != b"content-length"
+        ]
+
+
+def test_names_of_headers_are_remembered_within_bounds() -> None:
+    for number in range(2 * classify_headers.KNOWN_ROWS):
+        assert check_headers([(b"host", b"localhost"), (b"x-%d" % number, b"1")]) is None
+        assert len(classify_headers._rows) <= classify_headers.KNOWN_ROWS
+    before = len(classify_headers._rows)
+    assert check_headers([(b"x" * (classify_headers.KNOWN_BYTES + 1), b"1")]) is None
+    assert len(classify_headers._rows) == before
+
+
+def test_names_in_answers_are_remembered_within_bounds() -> None:
+    for number in range(2 * classify_headers.KNOWN_ROWS):
+        headers = [(b"Server", b"s"), (b"X-%d" % number, b"1")]
+        assert downstream_headers(headers) == downstream_headers(headers) == [(b"x-%d" % number, b"1")]
+        assert len(classify_headers._answer_rows) <= classify_headers.KNOWN_ROWS
+    before = len(classify_headers._answer_rows)
+    assert len(downstream_headers([(b"x" * (classify_headers.KNOWN_BYTES + 1), b"1")])) == 1
+    assert len(classify_headers._answer_rows) == before
+
+
+def test_the_same_names_are_judged_by_their_values_each_time() -> None:
+    for length, refused in ((b"5", False), (b"five", True), (b"6", False)):
+        assert (check_headers([(b"host", b"localhost"), (b"content-length", length)]) is not None) is refused
+    for hop, sent in ((b"keep-alive", True), (b"x-other", False), (b"close", True)):
+        headers = [(b"connection", hop), (b"x-other", b"1")]
+        assert ((b"x-other", b"1") in upstream_headers(headers, request_id="r")) is sent
+
+
+class Compared(bytes):
+    """A name that counts how often it is compared with another."""
+
+    times = 0
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("different", [1, 500])
+def test_names_that_stand_often_cost_no_more_for_each_of_them(different: int) -> None:
+    """A head of 64 KB has room for 10,000: comparing each with each would hold the loop for seconds."""
+    headers: RawHeaders = [(Compared(b"x-%d" % (number % different)), b"1") for number in range(1_000)]
+    Compared.times = 0
+    named = by_name(headers)
+    assert check_headers(headers, named) is None
+    assert named[b"x-0"] == b", ".join([b"1"] * (1_000 // different))
+    assert Compared.times <= 20_000
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"host", b"content-length", b"transfer-encoding", b"x", b"a b", b""]),
+            st.sampled_from([b"5", b"6", b"chunked", b"", b"a\r\nb", b"\0"]),
+        ),
+        max_size=5,
+    )
+)
+def test_headers_are_judged_alike_with_their_names_at_hand(headers: RawHeaders) -> None:
+    assert check_headers(headers, by_name(headers)) == check_headers(headers)

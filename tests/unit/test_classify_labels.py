@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.classify import Headers, Refused, Tenant, language
-from tidegate.classify.labels import dependencies, fairness_id, parse_ttl, request_name, time_limits
+from tidegate.classify.labels import (
+    Labels,
+    dependencies,
+    fairness_id,
+    parse_ttl,
+    read_labels,
+    request_name,
+    time_limits,
+)
 from tidegate.core import Reason
 
 TRUSTED = Tenant("front", 1, 0, trusted=True)
@@ -167,3 +175,28 @@ def test_random_values_never_raise(value: bytes) -> None:
     assert isinstance(dependencies({b"x-tidegate-depends-on": value}), tuple | Refused)
     assert isinstance(fairness_id({b"x-tidegate-fairness-id": value}, TRUSTED), str)
     assert request_name({b"x-request-id": value}, "fresh")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        (b"x-request-id", b"mine", "request_id", "mine"),
+        (b"x-tidegate-fairness-id", b"team", "flow", "team"),
+        (b"x-llm-d-inference-fairness-id", b"team", "flow", "team"),
+        (b"x-gateway-inference-fairness-id", b"team", "flow", "team"),
+        (b"x-tidegate-ttl", b"5s", "ttl_s", 5.0),
+        (b"x-llm-d-inference-ttl", b"5s", "ttl_s", 5.0),
+        (b"x-stainless-read-timeout", b"9", "deadline_s", 9.0),
+        (b"x-tidegate-depends-on", b"a", "depends_on", ("a",)),
+        (b"accept-language", b"zh-CN", "language", "zh"),
+        (b"idempotency-key", b"k", "idempotency_key", "k"),
+    ],
+)
+def test_each_label_is_read_where_it_stands_alone(name: bytes, value: bytes, field: str, expected: object) -> None:
+    tenant = Tenant("acme", 1, 0, trusted=True)
+    plain, said = read_labels({}, tenant, "fresh"), read_labels({b"host": b"h", name: value}, tenant, "fresh")
+    assert isinstance(plain, Labels)
+    assert isinstance(said, Labels)
+    assert (plain.request_id, plain.flow, plain.language) == ("fresh", "acme", "en")
+    assert getattr(said, field) == expected
+    assert getattr(plain, field) != expected

@@ -28,11 +28,11 @@ def test_serve_runs_the_file_that_init_writes(preset: str, tmp_path: Path) -> No
         try:
             assert process.stdout is not None
             url = process.stdout.readline().removeprefix("gateway listening on ").strip()
-            with urllib.request.urlopen(f"{url}/livez", timeout=5) as answer:
+            with urllib.request.urlopen(f"{url}/livez", timeout=40) as answer:
                 assert answer.status == 200
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=40) == 0
 
 
 def test_a_port_in_use_ends_without_a_traceback(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_port_in_use_ends_without_a_traceback(tmp_path: Path) -> None:
         command = tidegate(
             "serve", "--backend", "http://127.0.0.1:9", "--listen", listen, "--control-listen", "127.0.0.1:0"
         )
-        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=15, check=False)
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=40, check=False)
     assert result.returncode == 1
     assert "Address already in use" in result.stderr
     assert "Traceback" not in result.stderr

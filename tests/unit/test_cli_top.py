@@ -51,6 +51,14 @@ def test_names_are_text_and_not_markup() -> None:
     assert "\x1b" not in text
 
 
+def test_waste_is_told_where_there_is_any() -> None:
+    assert "thrown away" not in drawn(numbers())
+    waste = {"tokens": 1234, "part": 0.0123, "causes": {"cancelled": 1200, "preempted": 34}}
+    assert "thrown away 1.23% (cancelled 1,200, preempted 34)" in drawn(numbers(waste=waste))
+    lines = drawn(numbers(waste=waste), width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+
+
 def test_a_low_terminal_keeps_bands_and_backends() -> None:
     tenants = {"tokens": [["shop", 7]], "refused": []}
     assert "tenants" not in drawn(numbers(tenants=tenants), height=24)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.config import urls
 from tidegate.config import values as v
 
 
@@ -24,6 +25,7 @@ from tidegate.config import values as v
         (v.parse_duration, "0", 0.0),
         (v.parse_duration, 2, 2.0),
         (v.parse_duration, 0.25, 0.25),
+        (v.parse_duration, "36500d", 3153600000.0),
         (v.parse_size, "32MiB", 33554432),
         (v.parse_size, "1GB", 10**9),
         (v.parse_size, "512 KiB", 524288),
@@ -45,9 +47,9 @@ from tidegate.config import values as v
         (v.parse_text, "no", "no"),
         (v.parse_address, "127.0.0.1:8400", v.Address("127.0.0.1", 8400)),
         (v.parse_address, "[::1]:0", v.Address("::1", 0)),
-        (v.parse_root_url, "http://10.0.0.1:8000/", "http://10.0.0.1:8000"),
-        (v.parse_root_url, "http://[::1]:80", "http://[::1]:80"),
-        (v.parse_root_url, "https://api.example.com", "https://api.example.com"),
+        (urls.parse_root_url, "http://10.0.0.1:8000/", "http://10.0.0.1:8000"),
+        (urls.parse_root_url, "http://[::1]:80", "http://[::1]:80"),
+        (urls.parse_root_url, "https://api.example.com", "https://api.example.com"),
         (v.parse_digest, "sha256:" + "AB" * 32, "sha256:" + "ab" * 32),
     ],
 )
@@ -59,6 +61,7 @@ def test_text_becomes_exactly_its_value(parse: Callable[[object], object], text:
     ("parse", "texts"),
     [
         (v.parse_duration, ["", "-1s", "5m", "1h30min", "soon", "1e9999999s", "nan", "inf", None, [], True]),
+        (v.parse_duration, ["36501d", "99999999999h", f"{'9' * 400}h", 10**400]),
         (v.parse_positive_duration, ["0", "0ms", "-1s"]),
         (v.parse_size, ["", "32Mi", "32 mb", "-1", "0", "0.1B", "1e9", None]),
         (v.parse_part, ["", "1.1", "-0.1", "101%", "1/0", "2/1", "1e999999999", ".5.", "half", None]),
@@ -87,7 +90,7 @@ def test_text_becomes_exactly_its_value(parse: Callable[[object], object], text:
             ],
         ),
         (
-            v.parse_root_url,
+            urls.parse_root_url,
             [
                 "",
                 "10.0.0.1:8000",
@@ -100,7 +103,7 @@ def test_text_becomes_exactly_its_value(parse: Callable[[object], object], text:
                 "http://[::1%25lo]",
             ],
         ),
-        (v.parse_root_url, ["http://user:pw@a", "http://a:99999", "http://[::1", "http://ä"]),
+        (urls.parse_root_url, ["http://user:pw@a", "http://a:99999", "http://[::1", "http://ä"]),
         (v.parse_digest, ["sk-plain", "sha256:12", "sha256:" + "g" * 64, "md5:" + "a" * 32, None]),
     ],
 )
@@ -114,7 +117,7 @@ def test_a_key_in_place_of_its_digest_is_secret_and_a_wrong_root_is_corrected() 
     with pytest.raises(v.ExpectedError) as key:
         v.parse_digest("sk-plain")
     with pytest.raises(v.ExpectedError) as url:
-        v.parse_root_url("http://a:8000/v1")
+        urls.parse_root_url("http://a:8000/v1")
     assert key.value.secret
     assert "sk-plain" not in str(key.value)
     assert (url.value.secret, url.value.nearest) == (False, "http://a:8000")

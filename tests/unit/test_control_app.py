@@ -59,6 +59,11 @@ def test_the_state_is_the_schedulers_snapshot() -> None:
         assert (answer.status, answer.content_type) == (200, "application/json")
         assert (state["queued"], state["running"], state["draining"]) == (1, 1, False)
         assert [row["oldest_wait_s"] for row in state["bands"]] == [0.0, 0.0, 4.0]
+        assert state["waste"] == {"tokens": 0, "computed": 0, "causes": {}}
+        stage.recorder.recomputed("preempted", 9)
+        stage.recorder.recomputed("broken", 20)
+        wanted = {"tokens": 29, "computed": 29, "causes": {"broken": 20, "preempted": 9}}
+        assert (await stage.get("/admin/state")).json["waste"] == wanted
         waiting.cancel()
 
     run_virtual(story())

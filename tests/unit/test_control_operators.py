@@ -6,10 +6,22 @@ import asyncio
 import hmac
 
 import pytest
+from starlette.datastructures import Headers
 from structlog.testing import capture_logs
 
-from tidegate.config import parse_settings
-from tidegate.control.operators import MOST_ADDRESSES, MOST_FAILURES, WINDOW_S, Denied, Doorkeeper
+from tidegate.config import Role, parse_settings
+from tidegate.control.operators import (
+    LOCAL as LOCAL_OPERATOR,
+)
+from tidegate.control.operators import (
+    LOOKER,
+    MOST_ADDRESSES,
+    MOST_FAILURES,
+    WINDOW_S,
+    Denied,
+    Doorkeeper,
+    Operator,
+)
 from tidegate.testing import run_virtual
 from unit.control_stage import FILE, JSON, LOCAL, OPERATORS, Stage
 
@@ -128,6 +140,46 @@ def test_wrong_tokens_from_one_address_are_slowed_down_there_and_nowhere_else() 
 
 
 @pytest.mark.slow
+def test_a_look_whether_somebody_may_go_on_is_no_attempt_and_others_attempts_do_not_end_it() -> None:
+    async def story() -> None:
+        stage = Stage(BEYOND)
+        now, operators = [0.0], stage.settings.control.operators
+        door = Doorkeeper(lambda: operators, lambda: now[0], local=False)
+        given = Headers({"authorization": "Bearer wall-token"})
+        who = door.admit(given, "10.0.0.9", Role.VIEWER)
+        assert who == Operator("wall", Role.VIEWER)
+        for _ in range(MOST_FAILURES):
+            door.admit(Headers({"authorization": "Bearer guess"}), "10.0.0.9", Role.VIEWER)
+        assert isinstance(door.admit(given, "10.0.0.9", Role.VIEWER), Denied), "no newcomer from there"
+        assert door.may_stay(given, who)
+        now[0] += WINDOW_S
+        operators = operators[:1]  # the wall's token is nobody's any more
+        for _ in range(2 * MOST_FAILURES):
+            assert not door.may_stay(given, who)
+        assert isinstance(
+            door.admit(Headers({"authorization": "Bearer duty-token"}), "10.0.0.9", Role.VIEWER), Operator
+        )
+        assert not door.may_stay(Headers({}), who)
+
+    run_virtual(story())
+
+
+def test_who_needs_no_token_may_stay_as_long_as_he_needs_none() -> None:
+    async def story() -> None:
+        nobody, operators = Headers({}), Stage(WITH).settings.control.operators
+        for rows, local, who, stays in (
+            ((), True, LOCAL_OPERATOR, True),
+            ((), True, LOOKER, False),
+            (operators, True, LOOKER, True),
+            (operators, True, LOCAL_OPERATOR, False),
+            (operators, False, LOOKER, False),
+        ):
+            door = Doorkeeper(lambda rows=rows: rows, lambda: 0.0, local=local)  # type: ignore[misc]
+            assert door.may_stay(nobody, who) is stays
+
+    run_virtual(story())
+
+
 def test_the_list_of_failing_addresses_is_bounded() -> None:
     operators = parse_settings(WITH).control.operators
     door = Doorkeeper(lambda: operators, lambda: 0.0, local=True)

@@ -15,20 +15,29 @@ from unit.control_stage import Stage
 from unit.test_cli_top import drawn, numbers
 
 
-def row(name: str, seen_s: float = 0.1, held: int = 3, waiting: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
+def row(
+    name: str, seen_s: float = 0.1, held: int = 3, waiting: tuple[int, ...] = (0, 1, 2), **more: Any
+) -> dict[str, Any]:
     return {
         "name": name,
+        "run": "",
+        "same_name": False,
+        "differs": False,
         "seen_s_ago": seen_s,
         "held": held,
         "unconfirmed": 0,
         "waiting": [*waiting],
         "controller": False,
+        **more,
     }
 
 
-def cluster(*pools: list[dict[str, Any]], degraded: bool = False) -> dict[str, Any]:
-    found = {f"m{index}": {"standing": "shared", "replicas": rows} for index, rows in enumerate(pools)}
-    return {"replica": "b", "group": "default", "degraded": degraded, "pools": found}
+def cluster(*pools: list[dict[str, Any]], degraded: bool = False, **more: Any) -> dict[str, Any]:
+    found: dict[str, dict[str, Any]] = {
+        f"m{index}": {"standing": "shared", "differs": None, "replicas": rows} for index, rows in enumerate(pools)
+    }
+    own = {"replica": "b", "run": "", "group": "default", "degraded": degraded, "same_name": 0}
+    return {**own, "pools": found, **more}
 
 
 def test_alone_there_is_nothing_to_show() -> None:
@@ -95,3 +104,41 @@ def test_top_shows_them_when_there_are_several_or_the_store_is_silent(width: int
     lost = numbers(replicas=replicas_of(cluster([row("b"), row("\x1b[2Jwild", 60.0)])))
     assert "lost 60 s ago" in drawn(lost)
     assert "\x1b" not in drawn(lost)
+
+
+def test_two_of_one_name_have_a_row_each() -> None:
+    rows = [row("a", run="1"), row("b", run="2", same_name=True), row("b", run="1", same_name=True)]
+    found = replicas_of(cluster(rows, run="2", same_name=1))
+    assert found is not None
+    assert [(each["name"], each["own"], each["same_name"]) for each in found["rows"]] == [
+        ("b", True, True),
+        ("a", False, False),
+        ("b", False, True),
+    ]
+    assert found["same_name"] == 1
+    text = drawn(numbers(replicas=found), width=200)
+    assert text.count("another has this name") == 2
+    assert text.count("(this one)") == 1
+
+
+def test_files_that_differ_are_shown_with_what_they_differ_in() -> None:
+    state = cluster([row("a", differs=True), row("b")])
+    state["pools"]["m0"]["differs"] = {
+        "not_dealt": [f"b{index}" for index in range(9)],
+        "unknown": ["c"],
+        "seats": [{"name": "d", "here": 4, "dealt": 8}],
+    }
+    found = replicas_of(state)
+    assert found is not None
+    assert [(each["name"], each["differs"]) for each in found["rows"]] == [("b", False), ("a", True)]
+    [differing] = found["differs"]
+    assert differing == {"pool": "m0", "not_dealt": ["b0", "b1", "b2"], "unknown": ["c"], "seats": ["d"]}
+    text = drawn(numbers(replicas=found), width=200)
+    assert "other backends" in text
+    assert "m0: b0 b1 b2 not dealt, c not in its file, d other seats" in text
+
+
+def test_a_gateway_that_is_alone_with_its_file_is_shown() -> None:
+    state = cluster([row("b")])
+    state["pools"]["m0"]["differs"] = {"not_dealt": ["x"], "unknown": [], "seats": []}
+    assert "x not dealt" in drawn(numbers(replicas=replicas_of(state)), width=200)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tidegate.config import ConfigError, parse_settings, patch_policy, replace_backends
 from tidegate.control.site import POLICY, site_routes
-from tidegate.core import Reason
+from tidegate.core import Outcome, Reason
+from tidegate.splice import BROKEN, PREEMPTED
 from tidegate.testing import run_virtual
-from unit.control_stage import LOCAL, Stage
+from unit.control_stage import FILE, LOCAL, Stage
 
 PAGES = Path(str(files("tidegate.control") / "pages"))
 FILES = sorted(path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*") if path.is_file())
@@ -78,12 +81,61 @@ def test_every_word_that_a_script_asks_for_is_there_and_every_word_is_asked_for(
     asked = set(re.findall(r'\bt\("(\w+)"', source)) | set(re.findall(r'data-(?:t|label)="(\w+)"', source))
     assert asked - known.keys() == set()
     spoken = set(re.findall(r'["`](\w+)["`]', source)) | asked
-    families = ("find_", "gate_", "reason_")
+    families = ("find_", "gate_", "reason_", "cause_", "differing_")
     assert {key for key in known if key not in spoken and not key.startswith(families)} == set()
 
 
 def test_every_reason_of_a_refusal_has_words() -> None:
     assert {key.removeprefix("reason_") for key in words("en") if key.startswith("reason_")} == {*map(str, Reason)}
+
+
+def sentences() -> list[tuple[re.Pattern[str], str]]:
+    rows = re.findall(r'^  \[/(.+)/, "(.+)"\],$', (PAGES / "js/refused-zh.js").read_text(), re.MULTILINE)
+    return [(re.compile(pattern), chinese) for pattern, chinese in rows]
+
+
+def refusals_of_knobs() -> set[str]:
+    """What the gateway says to all kinds of wrong values of the knobs that the page shows."""
+    settings = parse_settings(FILE.replace("seats: 1", "seats: 10"))
+    source = (PAGES / "js/knobs.js").read_text()
+    of_all, of_bands = (
+        re.findall(r'"(\w+)"', found) for found in re.findall(r"^const \w+ = \[(.+)\];", source, re.MULTILINE)
+    )
+    values = ["x", "-1", "0", "1", "2", "0.5", "99", "1e9", "007", "5 parsecs", "autoo", None]
+    patches: list[dict[str, Any]] = [{key: value} for key in of_all for value in values]
+    bands = settings.band_names
+    patches += [{"bands": {band: {key: value}}} for key in of_bands for band in bands for value in values]
+    patches += [{"bands": {band: {"floor": part} for band in bands[1:]}} for part in ("0.1", "0.4")]
+    patches += [{"overtake_cap": "0.9", "bands": {band: {"floor": "0.4"} for band in bands[1:]}}]
+    found: set[str] = set()
+    for patch in patches:
+        try:
+            patch_policy(settings, patch)
+        except ConfigError as error:
+            found |= {problem.expected for problem in error.errors}
+    for value in values:
+        backend = {"name": "b", "url": "http://b:1", "seats": value}
+        try:
+            replace_backends(settings, {"models": [{"name": "m", "backends": [backend]}]})
+        except ConfigError as error:
+            found |= {problem.expected for problem in error.errors}
+    return found
+
+
+def test_every_refusal_of_a_knob_has_words_in_chinese() -> None:
+    said = refusals_of_knobs()
+    assert len(said) > 20
+    assert {text for text in said if not any(pattern.search(text) for pattern, _ in sentences())} == set()
+    for pattern, chinese in sentences():
+        places = [int(place) for place in re.findall(r"\$(\d)", chinese)]
+        assert max(places, default=0) <= pattern.groups, chinese
+    unused = {pattern.pattern for pattern, _ in sentences() if not any(pattern.search(text) for text in said)}
+    assert unused == set(), "what no knob evokes needs no words"
+
+
+def test_every_cause_of_waste_has_words() -> None:
+    causes = {PREEMPTED, BROKEN, *(str(outcome) for outcome in Outcome if outcome is not Outcome.COMPLETED)}
+    assert {key.removeprefix("cause_") for key in words("en") if key.startswith("cause_")} == causes
 
 
 def colours(theme: str) -> dict[str, str]:

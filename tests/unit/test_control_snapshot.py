@@ -11,7 +11,7 @@ from tidegate.control.snapshot import Observer
 from tidegate.control.snapshot_bounds import Bounds, rounded_up
 from tidegate.control.snapshot_verdict import State, judge
 from tidegate.control.snapshot_windows import Recent
-from tidegate.core import Lease, Reason, Release, Ticket
+from tidegate.core import Lease, Outcome, Reason, Release, Ticket
 from tidegate.core.bounds import longest_waits
 from tidegate.core.snapshots import BackendSnapshot
 from tidegate.testing import run_virtual
@@ -113,6 +113,29 @@ def test_the_numbers_are_those_of_the_run() -> None:
             observer.mark()
         later = band(observer.numbers(), "p2")
         assert (later["dispatched"], later["share"], later["wait_p99_s"], later["refusals"]) == (0, None, None, {})
+
+    run_virtual(story())
+
+
+def test_waste_is_that_of_the_last_minute_with_its_causes_the_largest_first() -> None:
+    async def story() -> None:
+        stage = Stage()
+        observer = Observer(stage.driver, stage.recorder, stage.live)
+        assert observer.numbers()["waste"] == {"tokens": 0, "part": None, "causes": {}}
+        stage.recorder.recomputed("preempted", 9)
+        await run(stage, "done", 2, 1.0, tokens=300)  # of these 300 are the prompt and 600 the answer
+        lease = await stage.driver.acquire(Ticket("gone", "m", 2, "acme"))
+        assert isinstance(lease, Lease)
+        stage.driver.release(lease, Release(Outcome.CANCELLED, 50, 41))
+        observer.mark()
+        wanted = {"tokens": 100, "part": 0.1, "causes": {"cancelled": 91, "preempted": 9}}
+        assert observer.numbers()["waste"] == wanted
+        for _ in range(70):
+            await asyncio.sleep(1)
+            observer.mark()
+        assert observer.numbers()["waste"] == {"tokens": 0, "part": None, "causes": {}}
+        stage.recorder.recomputed("broken", 5)
+        assert observer.numbers()["waste"]["causes"] == {"broken": 5}, "what is over does not show again"
 
     run_virtual(story())
 

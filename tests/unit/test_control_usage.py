@@ -177,6 +177,30 @@ def test_what_the_store_does_not_take_waits_for_a_day() -> None:
     run_virtual(story())
 
 
+def test_a_round_that_fails_is_not_the_last() -> None:
+    async def story() -> None:
+        stage = Stage()
+        write, broken = stage.books.usage.write, True
+
+        async def failing() -> bool:
+            if broken:
+                raise KeyError("as never before")
+            return await write()
+
+        stage.books.usage.write = failing  # type: ignore[method-assign]
+        await stage.books.start()
+        with capture_logs() as logs:
+            await asyncio.sleep(25)
+        assert [line["event"] for line in logs] == ["control.fault", "control.fault"]
+        broken = False
+        stage.recorder.usage.ended("shop", Outcome.COMPLETED)
+        await asyncio.sleep(15)
+        assert len(await rows(stage)) == 1
+        await stage.books.stop()
+
+    run_virtual(story())
+
+
 def test_an_hour_that_ends_keeps_what_was_done_in_it() -> None:
     async def story() -> None:
         stage = Stage()

@@ -120,7 +120,7 @@ PROMTOOL = shutil.which("promtool")
 @pytest.mark.parametrize("words", [("check", "rules", str(RULES)), ("test", "rules", str(RULE_TESTS))], ids="-".join)
 def test_promtool_finds_the_rules_right(words: tuple[str, ...]) -> None:
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *words], capture_output=True, text=True, timeout=15)
+    done = subprocess.run([PROMTOOL, *words], capture_output=True, text=True, timeout=40)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

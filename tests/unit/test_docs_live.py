@@ -78,7 +78,7 @@ def here(text: str, ports: tuple[int, int]) -> str:
 
 def run(*command: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=15, env=environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, env=environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

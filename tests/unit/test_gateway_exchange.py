@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from uvicorn.protocols.http.flow_control import FlowControl
 
 from tidegate.backends import Response
 from tidegate.core import BackendSpec, Outcome, Policy, PoolSpec, Reason, Release, Scheduler, Ticket
 from tidegate.gateway.exchange import Exchange
+from tidegate.gateway.flow import Flow
 from tidegate.gateway.link import ClientLink
+from tidegate.gateway.watch import Used
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 from tidegate.testing import ManualClock
@@ -76,7 +77,7 @@ def response() -> tuple[FakeResponse, Response]:
 
 async def test_a_free_seat_is_taken_without_waiting() -> None:
     stage = Stage()
-    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
         lease = await exchange.seat(stage.ticket())
         assert lease is exchange.lease is not None
         exchange.finish(Release(Outcome.COMPLETED))
@@ -87,7 +88,7 @@ async def test_a_free_seat_is_taken_without_waiting() -> None:
 
 async def test_a_seat_that_was_not_returned_counts_as_failed() -> None:
     stage = Stage()
-    with pytest.raises(RuntimeError), Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
+    with pytest.raises(RuntimeError), Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
         await exchange.seat(stage.ticket())
         fake, exchange.response = response()
         raise RuntimeError("a bug")
@@ -97,7 +98,7 @@ async def test_a_seat_that_was_not_returned_counts_as_failed() -> None:
 async def test_a_refusal_ends_the_wait() -> None:
     stage = Stage()
     await stage.driver.drain(0)
-    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
         assert await exchange.seat(stage.ticket()) is None
         assert exchange.refusal is not None
         assert exchange.refusal.reason is Reason.DRAINING
@@ -124,8 +125,8 @@ async def run_until(stage: Stage, link: ClientLink, act: Callable[[], None], *, 
 
 
 async def test_a_client_that_leaves_while_it_waits() -> None:
-    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
-    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as other:
+    stage, link = Stage(), ClientLink(Wire(), Flow(Wire()), {})
+    with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as other:
         await other.seat(stage.ticket())
 
         def act() -> None:
@@ -138,7 +139,7 @@ async def test_a_client_that_leaves_while_it_waits() -> None:
 
 
 async def test_a_client_that_leaves_while_it_runs() -> None:
-    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
+    stage, link = Stage(), ClientLink(Wire(), Flow(Wire()), {})
 
     def act() -> None:
         assert stage.held == (1, 0)
@@ -150,9 +151,26 @@ async def test_a_client_that_leaves_while_it_runs() -> None:
     assert stage.ended() == {"cancelled": 1}
 
 
+async def test_what_was_written_for_a_client_that_leaves_counts_as_thrown_away() -> None:
+    stage, link = Stage(), ClientLink(Wire(), Flow(Wire()), {})
+
+    async def request() -> None:
+        with Exchange(stage.driver, link) as exchange:
+            await exchange.seat(stage.ticket())
+            exchange.used = lambda: Used(30, 12)
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(request())
+    await turn()
+    link.hang_up()
+    await turn()
+    assert task.cancelled()
+    assert (stage.held, stage.recorder.waste.by_cause) == ((0, 0), {"cancelled": 42})
+
+
 async def test_a_client_that_left_before_it_was_seen() -> None:
     """The callback is set only then; the seat must not stay with nobody."""
-    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
+    stage, link = Stage(), ClientLink(Wire(), Flow(Wire()), {})
     link.hang_up()
     with Exchange(stage.driver, link) as exchange:
         await exchange.seat(stage.ticket())
@@ -161,8 +179,8 @@ async def test_a_client_that_left_before_it_was_seen() -> None:
 
 
 async def test_a_seat_that_comes_in_the_moment_of_leaving_goes_back() -> None:
-    stage, link = Stage(), ClientLink(Wire(), FlowControl(Wire()))
-    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as other:
+    stage, link = Stage(), ClientLink(Wire(), Flow(Wire()), {})
+    with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as other:
         await other.seat(stage.ticket())
 
         def act() -> None:
@@ -189,7 +207,7 @@ async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> Non
     seen: list[Reason | None] = []
 
     async def request() -> None:
-        with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
+        with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
             exchanges.append(exchange)
             try:
                 await exchange.seat(stage.ticket())
@@ -205,7 +223,7 @@ async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> Non
     await task
     assert (seen, stage.held) == ([Reason.DRAINING], (0, 0))
 
-    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
         await exchange.seat(stage.ticket())
         fake, exchange.response = response()
         exchange.stop(Reason.DRAINING)
@@ -214,7 +232,7 @@ async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> Non
 
 async def test_a_second_attempt_keeps_the_hold() -> None:
     stage = Stage()
-    with Exchange(stage.driver, ClientLink(Wire(), FlowControl(Wire()))) as exchange:
+    with Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
         first = await exchange.seat(stage.ticket())
         exchange.finish(Release(Outcome.FAILED), reason=Reason.UPSTREAM_ERROR)
         second = await exchange.seat(stage.ticket())

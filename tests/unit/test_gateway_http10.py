@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.gateway.protocol import Limits
+from tidegate.gateway.limits import Limits
 from unit.protocol_stage import App, Rig
 
 pytestmark = pytest.mark.anyio
@@ -16,6 +16,12 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+async def length(scope: Any, receive: Any, send: Any) -> None:
+    message = await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": message["body"]})
 
 
 PIECES = (b"data: a\n\n", b"5\r\nhello\r\n", b"data: b\n\n")
@@ -78,3 +84,17 @@ async def test_an_answer_without_a_body() -> None:
     assert head.startswith(b"http/1.1 204")
     assert body == [b""]
     assert closed
+
+
+@pytest.mark.parametrize(("version", "leave"), [(b"1.0", b""), (b"1.1", b"HTTP/1.1 100 Continue\r\n\r\n")])
+async def test_leave_to_send_a_body_is_given_to_clients_of_today_only(version: bytes, leave: bytes) -> None:
+    """RFC 9110 §10.1.1: a server ignores an expectation in a request of HTTP/1.0, which knows no such answers."""
+    protocol, transport = Rig(length, Limits()).connect()
+    protocol.data_received(b"POST / HTTP/%b\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n" % version)
+    await asyncio.sleep(0)
+    assert transport.written == leave
+    protocol.data_received(b"hi")
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert transport.written.startswith(leave + b"HTTP/1.1 200")
+    assert transport.written.endswith(b"\r\n\r\nhi")

@@ -134,7 +134,7 @@ def test_who_comes_back_gets_one_seat_first(row: str, seats: int) -> None:
             count = len(stage.readings("a"))
             await asyncio.sleep(2)
             assert len(stage.readings("a")) == count  # they would move the seats
-            pools.answered(backend)
+            backend.prober.answered()
             assert stage.signals("a") == [Seats("a", seats), Health("a", up=True)]
 
     run_wire(story)

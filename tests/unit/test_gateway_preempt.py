@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from uvicorn.protocols.http.flow_control import FlowControl
 
 from tidegate.backends import Response
 from tidegate.core import BackendSpec, Policy, PoolSpec, Reason, Release, Scheduler, Stoppable, Ticket
 from tidegate.gateway.exchange import FAILED, Exchange
+from tidegate.gateway.flow import Flow
 from tidegate.gateway.link import ClientLink
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
@@ -65,7 +65,7 @@ class Stage:
 
 
 def link() -> ClientLink:
-    return ClientLink(Wire(), FlowControl(Wire()))
+    return ClientLink(Wire(), Flow(Wire()), {})
 
 
 async def seated(stage: Stage, exchange: Exchange, answer: Leaving, *, may: bool = True) -> None:

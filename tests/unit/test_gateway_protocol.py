@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tidegate.gateway.limits import Limits
 from tidegate.gateway.link import ClientLink
-from tidegate.gateway.protocol import Limits, sweep
+from tidegate.gateway.protocol import sweep
 from unit.protocol_stage import FakeTransport, Rig
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +81,23 @@ async def test_a_leaving_client_is_told_to_its_request_once() -> None:
     transport.close()
     assert (app.left, app.links[0].gone) == (1, True)
     await turn()
+
+
+@pytest.mark.parametrize("request_bytes", [GET, POST % 3 + b"abc"])
+async def test_what_needs_no_wait_is_answered_before_the_loop_turns(request_bytes: bytes) -> None:
+    protocol, transport = Rig(echo, Limits()).connect()
+    for _ in range(2):
+        protocol.data_received(request_bytes)
+        assert transport.written.endswith(b"\r\n\r\n%d" % (3 * request_bytes.endswith(b"abc")))
+        transport.written = b""
+        await turn()
+
+
+async def test_requests_that_come_at_once_have_one_answer_although_the_first_needs_no_wait() -> None:
+    protocol, transport = Rig(echo, Limits()).connect()
+    protocol.data_received(GET + GET)
+    assert transport.written.count(b"HTTP/1.1 200") == 1
+    assert transport.closed
 
 
 async def test_a_finished_request_hears_nothing_of_a_later_hang_up() -> None:

@@ -103,7 +103,7 @@ async def test_those_who_wait_are_woken_and_forgotten() -> None:
         await asyncio.gather(first, second)
         assert not other.done()
     ends.told("a/x")
-    assert not ends._waiting
+    assert not ends.waiting
 
 
 def asked(raw: bytes = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[]}') -> Asked:
@@ -178,6 +178,37 @@ async def test_a_shed_stream_gets_a_whole_stream() -> None:
     sent, _ = await refusal(Reason.SHED, asked(b'{"model":"m","messages":[],"stream":true}'))
     assert sent.headers[b"content-type"].startswith(b"text/event-stream")
     assert sent[1]["body"].endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_behind_the_beginning_of_an_answer_comes_one_error_event_and_no_other_text(*, begun: bool) -> None:
+    """Signs of life are no beginning: behind them the whole stream of the fallback is as good."""
+    request = asked(b'{"model":"m","messages":[],"stream":true}')
+    refuser = Refuser(SETTINGS, Recorder(SETTINGS.core_policy()), ManualClock(50.0))
+    call, sent = Call("id", 49.0, request.classified, status=200, first_at=49.5 if begun else None), Sent()
+    await refuser.refused(call, sent, Evict(Ticket("t", "m", 1, "tenant"), Reason.SHED, 7.0), request)
+    (message,) = sent
+    found = [message["body"].count(words) for words in (b'"error"', b"load_shedding_fallback", b"[DONE]")]
+    assert (found[0], bool(found[1]), found[2]) == ((1, False, 0) if begun else (0, True, 1))
+    assert call.outcome is Outcome.EVICTED
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_another_model_answers_only_who_has_no_part_of_an_answer(*, begun: bool) -> None:
+    settings = parse_settings(
+        """
+models:
+  - {name: m, backends: [{name: b, url: "http://127.0.0.1:9"}]}
+  - {name: small, backends: [{name: s, url: "http://127.0.0.1:9"}]}
+policy: {bands: {p1: {shed_answer: {model: small}}}}
+"""
+    )
+    request = asked(b'{"model":"m","messages":[],"stream":true}')
+    refuser = Refuser(settings, Recorder(settings.core_policy()), ManualClock(50.0))
+    call = Call("id", 49.0, request.classified, status=200 if begun else 0, first_at=49.5 if begun else None)
+    other = refuser.instead(call, Evict(Ticket("t", "m", 1, "tenant"), Reason.SHED, 7.0), request.classified)
+    assert (other is None) == begun
+    assert other is None or other.pool == "small"
 
 
 async def test_an_evicted_request_says_how_long_it_waited() -> None:

@@ -52,6 +52,9 @@ class Prompt:
             self.sent.append(piece)
         return not self.paused
 
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        raise AssertionError((status, headers, body))
+
 
 async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
     """Relay a stream that breaks behind these pieces; return how it ended and what the client was sent."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.classify import Route
 from tidegate.gateway.watch import NOTHING, BytesWatch, StreamWatch, Used, inspect_whole, watch_for, with_tier
@@ -70,6 +72,45 @@ def test_content_begins_with_the_first_piece_that_has_some() -> None:
 @pytest.mark.parametrize("field", [b'"text": "a"', b'"reasoning_content":"a"', b'"tool_calls":[{"index":0}]'])
 def test_other_kinds_of_content_count(field: bytes) -> None:
     assert watched(b'data: {"choices":[{' + field + b"}]}\n\n").content
+
+
+HEAD, TAIL = b'data: {"choices":[{"index":0,"delta":{"content":"', b'"},"finish_reason":null}]}\n\n'
+WORDS = [b"a", b"", b"tide", b" the error", rb"\\", rb"\"", "潮".encode(), b'"},"error":{"code":"500']
+OTHERS = [ROLE, STOP, USAGE, ERROR, HEAD[:-1] + TAIL, HEAD, TAIL, b": ping\n\n", b"event: error\n", b'"', b"x"]
+
+
+@given(st.lists(st.sampled_from(OTHERS) | st.sampled_from(WORDS).map(lambda word: HEAD + word + TAIL), max_size=12))
+def test_pieces_that_are_passed_over_tell_what_they_would_when_cut_anyhow(pieces: list[bytes]) -> None:
+    """Cut into bytes, no piece is like another, so each is looked at in full."""
+    whole, bytewise = StreamWatch(), watched(b"".join(pieces), 1)
+    for piece in pieces:
+        whole.piece(piece)
+    assert (whole.content, whole.failed) == (bytewise.content, bytewise.failed)
+    assert whole.used().input_tokens == bytewise.used().input_tokens
+
+
+FINISHED = HEAD + b'"},"finish_reason":"stop","index":1,"delta":{"content":"' + TAIL
+HIDDEN = HEAD + b"\ndata: [DONE]\n\ndata: " + TAIL
+
+
+ENDS = [(STOP,), (DONE,), (USAGE,), (FINISHED,), (HIDDEN,), (ERROR,), (b"x", HEAD + TAIL, ERROR)]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_comes_among_usual_pieces_is_seen(end: tuple[bytes, ...]) -> None:
+    watch = StreamWatch()
+    for piece in (ROLE, *(HEAD + word + TAIL for word in (b"a", b"b", b"c", b"d")), *end):
+        watch.piece(piece)
+    assert watch.complete is (end != (USAGE,))
+    assert watch.failed is (end[-1] is ERROR)
+    assert watch.used().input_tokens == (9 if end == (USAGE,) else None)
+
+
+def test_pieces_of_one_form_are_counted() -> None:
+    watch = StreamWatch()
+    for number in range(100):
+        watch.piece(HEAD + b"%d" % number + TAIL)
+    assert watch.used() == Used(None, 98)
 
 
 def test_an_endless_line_is_not_kept() -> None:

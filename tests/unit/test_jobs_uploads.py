@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -204,3 +205,38 @@ def test_what_is_not_meant_names_its_field(body: bytes, param: str | None) -> No
 def test_limits_of_pages(query: dict[str, str]) -> None:
     with pytest.raises(WishError):
         read_limit(query, default=20, most=100)
+
+
+def test_the_locks_of_another_machine_prove_nothing(tmp_path: Path) -> None:
+    """A shared folder may give every machine the same lock; rows of a living gateway must not be taken from it."""
+    folder = Folder(tmp_path).path / "owners"
+    here, there = owners.Presence(folder), "gateway-00000000-0123456789abcdef"
+    (folder / there).touch()
+    assert here.owner.startswith(f"gateway-{owners.kernel()}-")
+    here.leave()
+    assert owners.all_gone(folder, under=owners.kernel()) == [here.owner]
+    assert sorted(owners.all_gone(folder)) == sorted(
+        [here.owner, there]
+    )  # all owners on one machine: after its restart
+
+
+def test_lock_files_of_machines_that_never_come_back_go_after_a_while(tmp_path: Path) -> None:
+    folder = Folder(tmp_path).path / "owners"
+    here, there = owners.Presence(folder), "gateway-00000000-0123456789abcdef"
+    (folder / there).touch()
+    (folder / "notes.txt").touch()
+    for path in folder.iterdir():
+        os.utime(path, (1000.0, 1000.0))
+    owners.refresh(folder, here.owner, 5000.0)
+    owners.refresh(folder, "gateway-00000000-ffffffffffffffff", 5000.0)
+    assert owners.long_silent(folder, 4000.0) == [there]
+    owners.forget(folder, there)
+    assert {path.name for path in folder.iterdir()} == {here.owner, "notes.txt"}
+    here.leave()
+
+
+def test_a_machine_without_a_boot_id_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = owners.kernel()
+    monkeypatch.setattr(owners, "_BOOT", tmp_path / "none")
+    assert re.fullmatch("[0-9a-f]{8}", owners.kernel())
+    assert owners.kernel() != known

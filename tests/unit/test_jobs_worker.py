@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
-from tidegate.jobs.folder import Folder, new_file_id
+from tidegate.jobs import owners
+from tidegate.jobs.folder import OWNERS, Folder, new_file_id
 from tidegate.jobs.messages import Hello, Setup
 from tidegate.jobs.worker import RUBBISH_AGE_S, Worker
 from tidegate.stores import JobStore, NewBatch, NotFound, StoredFile, open_job_store
+from tidegate.testing.jobs import started
 
 NOW = 1_800_000_000.0
 KEEP_S = 1000.0
@@ -110,3 +113,32 @@ def test_an_ended_batch_is_forgotten_when_its_time_is_over(place: Place) -> None
         place.worker._sweep(NOW + KEEP_S + 1)
     with pytest.raises(NotFound):
         place.store.get_batch("batch_1", tenant="t")
+
+
+def test_lock_files_of_gateways_go_when_they_are_gone_or_long_silent(place: Place) -> None:
+    folder = place.folder.path / OWNERS
+    gone, silent = (f"gateway-{kernel}-0123456789abcdef" for kernel in (owners.kernel(), "00000000"))
+    for owner, age_s in ((gone, 0.0), (silent, RUBBISH_AGE_S + 1)):
+        (folder / owner).touch()
+        os.utime(folder / owner, (NOW - age_s, NOW - age_s))
+    place.worker._judged = owners.kernel()
+    place.worker._take_back(NOW)
+    assert [path.name for path in folder.iterdir()] == [silent]
+    place.worker._sweep(NOW)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_gateway_with_another_folder_is_told_of_after_two_looks(place: Place) -> None:
+    owner = f"gateway-{owners.kernel()}-0123456789abcdef"
+    started(place.store, 3)
+    with structlog.testing.capture_logs() as lines:
+        place.worker._look_for_strangers()
+        place.store.lease("batch-1", 1, owner=owner, now_utc=NOW, until_utc=NOW + 60)
+        place.worker._look_for_strangers()
+        assert lines == [], "it may just have gone"
+        place.worker._look_for_strangers()
+        assert [(line["event"], line["owner"]) for line in lines] == [("jobs.files_not_shared", owner)]
+        (place.folder.path / OWNERS / owner).touch()
+        place.worker._look_for_strangers()
+        place.worker._look_for_strangers()
+    assert len(lines) == 1

@@ -154,7 +154,7 @@ def test_an_unknown_name_lists_the_shipped_ones() -> None:
         load_scenario("nothing.yaml")
 
 
-STORIES = ("flash-sale", "gateways", "kv-pressure", "shared-platform")
+STORIES = ("flash-sale", "gateways", "gateways-64", "kv-pressure", "shared-platform")
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -222,7 +222,7 @@ def test_what_a_cache_did_not_save_is_counted() -> None:
     joined.feed(
         event(content="b", reason="stop") + b"data: " + json.dumps({"choices": [], "usage": told}).encode() + b"\n\n"
     )
-    assert joined.recomputed == 8
+    assert joined.recomputed == 7, "the last token of the text was written, but has not been read yet"
     assert joined.used() == (39, 2)
 
 

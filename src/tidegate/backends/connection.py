@@ -70,11 +70,11 @@ class Connection(asyncio.Protocol):
         "_dry",
         "_head_request",
         "_headers",
+        "_in_head",
         "_informational",
         "_keep",
         "_leaving",
         "_limits",
-        "_loop",
         "_name",
         "_owner",
         "_parser",
@@ -87,12 +87,13 @@ class Connection(asyncio.Protocol):
         "_until_close",
         "_write_paused",
         "idle_since",
+        "loop",
         "served",
     )
 
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, limits: Limits, name: str) -> None:
         self._owner = owner
-        self._loop = loop
+        self.loop = loop
         self._limits = limits
         self._name = name
         self._parser = httptools.HttpResponseParser(self)
@@ -104,7 +105,6 @@ class Connection(asyncio.Protocol):
         self._body: memoryview | None = None  # what is left of the request body
         self._write_paused = self._read_paused = False
         self._leaving: Callable[[], None] | None = None  # told when the peer has closed its side
-        self._unread = 0  # bytes of body that the consumer has not taken
         self.served = 0
         self.idle_since = 0.0
         self._reset(head_request=False)
@@ -113,8 +113,9 @@ class Connection(asyncio.Protocol):
         self._head_request = head_request
         self._headers: list[tuple[bytes, bytes]] = []
         self._informational = self._complete = self._until_close = False
-        self._keep = True
+        self._keep = self._in_head = True
         self._between = False  # the parser stands where a chunk begins
+        self._unread = 0  # bytes of body that the consumer has not taken
         self._dry = 0  # bytes since the request or since the last piece of body: heads, chunk lines, trailers
 
     # The request
@@ -130,11 +131,10 @@ class Connection(asyncio.Protocol):
         assert transport is not None
         assert self._response is None
         self._reset(head_request=method == b"HEAD")
-        self._unread = 0
-        response = self._response = Response(self._loop, self, reused=self.served > 0)
+        response = self._response = Response(self.loop, self, reused=self.served > 0)
         self.served += 1
-        if self._timer is None and self._shortest_s is not None:
-            self._timer = self._loop.call_later(self._shortest_s, self._check_time)
+        if self._shortest_s is not None and self._timer is None:
+            self._timer = self.loop.call_later(self._shortest_s, self._check_time)
         if len(body) <= SLICE:
             # uvloop sends both by one writev; asyncio joins them, which for this size costs less than a second send.
             transport.writelines((head, body) if body else (head,))
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         half_sent = self._body is not None
         self._detach()
         if transport is None:
-            self._loop.call_soon(left)
+            self.loop.call_soon(left)
             return
         self._leaving = left
         if half_sent or transport.is_closing() or not transport.can_write_eof():  # TLS has no half-closed connection
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(LEAVE_S, transport.abort)
+        self._timer = self.loop.call_later(LEAVE_S, transport.abort)
         self.drained()
         transport.write_eof()
 
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
                 return
             self.abort()  # nothing was asked: leftovers of the last response, or a farewell such as 408
             return
-        response.last_byte_at = self._loop.time()
+        response.last_byte_at = self.loop.time()
         if self._between and (sink := response.sink) is not None:
             start = start_of_only_chunk(data)
             if start and sink(data[start:-2], data):
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; those after the head are trailers and are dropped."""
-        if self._response is not None and not self._response.status:
+        if self._in_head:
             self._headers.append((name.lower(), value.rstrip()))
 
     def on_headers_complete(self) -> None:
@@ -273,6 +273,7 @@ class Connection(asyncio.Protocol):
         headers = self._headers
         if self._dry > self._limits.max_head and head_size(headers) > self._limits.max_head:
             raise _Refused(f"a response head over {self._limits.max_head} bytes")
+        self._in_head = status < 200  # else what comes now are trailers
         if status < 200:
             if status < 100 or status == 101:
                 raise _Refused(f"a response with status {status}, which was not asked for")
@@ -331,8 +332,9 @@ class Connection(asyncio.Protocol):
         response = self._response
         assert response is not None
         reusable = self._keep and self._body is None
-        self.drained()  # the response holds all of it; this connection may read again
-        self._detach()
+        if self._read_paused:
+            self.drained()  # the response holds all of it; this connection may read again
+        self._response = self._body = None
         response.end()
         if not reusable or not self.usable or not self._owner.connection_idle(self):
             self.abort()
@@ -371,7 +373,7 @@ class Connection(asyncio.Protocol):
         response, shortest_s = self._response, self._shortest_s
         if response is None or shortest_s is None:
             return  # idle: the next request sets it
-        now = self._loop.time()
+        now = self.loop.time()
         if response.status:
             limit, what = self._limits.silence_timeout_s, "no byte of the response"
             # While we ourselves do not read, nothing can arrive: that silence is not the engine's.
@@ -381,7 +383,7 @@ class Connection(asyncio.Protocol):
             since = response.sent_at
         left = shortest_s if limit is None else since + limit - now
         if left > 0:
-            self._timer = self._loop.call_later(min(left, shortest_s), self._check_time)
+            self._timer = self.loop.call_later(min(left, shortest_s), self._check_time)
         else:
             self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 _ZERO = ord("0")
+_USUAL = 1024
+_LINES = {len(line) + size + 2: line for size in range(1, _USUAL) for line in (b"%x\r\n" % size,)}
+"""First lines of chunks by the length of the whole: a chunk of this length that begins otherwise is of another form."""
 
 
 def start_of_only_chunk(data: bytes) -> int:
@@ -10,6 +13,9 @@ def start_of_only_chunk(data: bytes) -> int:
 
     Plainest: a size without leading zeros and extensions, at most six digits. The last chunk, of size 0, is none.
     """
+    line = _LINES.get(len(data))
+    if line is not None and data.startswith(line):  # in a third of the time of what follows
+        return len(line) if data.endswith(b"\r\n") else 0
     end = data.find(b"\r\n", 1, 8)
     if end < 0 or data[0] == _ZERO or not data.endswith(b"\r\n"):
         return 0

@@ -96,7 +96,14 @@ class Poller:
             await self._upstream.close()
 
     async def look(self) -> None:
-        """Look once. Raises nothing but ``CancelledError``."""
+        """Look once. Raises nothing but ``CancelledError``: who never looked again would leave the backend stale."""
+        try:
+            await self._look()
+        except Exception as error:
+            log.exception("metrics.fault", backend=self._page.backend, url=self._page.url)
+            self._note(f"{type(error).__name__}: {error}")
+
+    async def _look(self) -> None:
         at = self._now()
         try:
             async with asyncio.timeout(self._page.timeout_s):

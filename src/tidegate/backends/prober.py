@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
+import structlog
 
 from tidegate.backends.errors import BackendError, Overloaded
 from tidegate.backends.health import BackendHealth, Standing
@@ -19,6 +20,10 @@ from tidegate.backends.wire import Headers
 PROBE_TIMEOUT_S = 5.0
 _MOST_PROBED = 4 * 1024 * 1024
 _MODELS = b"/v1/models"
+_AGAIN_S = 1.0
+"""Until it goes on after a fault of ours: a backend that nobody asks would stay down for ever."""
+
+log = structlog.get_logger("tidegate.backends")
 
 
 class Prober:
@@ -60,12 +65,19 @@ class Prober:
     async def run(self) -> None:
         """Probe until cancelled."""
         while True:
-            wait_s = self.health.wakes_at - self._now()
-            if wait_s > 0:
-                await self._sleep(wait_s)
-            self._told(changed=self.health.tick(self._now()))
-            if self.health.next_look_at <= self._now():
-                await self.probe()
+            try:
+                await self._attend()
+            except Exception:
+                log.exception("probe.fault", target=self._target.decode("latin-1"))
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _attend(self) -> None:
+        wait_s = self.health.wakes_at - self._now()
+        if wait_s > 0:
+            await self._sleep(wait_s)
+        self._told(changed=self.health.tick(self._now()))
+        if self.health.next_look_at <= self._now():
+            await self.probe()
 
     async def probe(self) -> None:
         """Ask once."""
@@ -91,7 +103,8 @@ class Prober:
 
     def answered(self) -> None:
         """A request got content, or a whole answer that is not the backend's failure."""
-        self._told(changed=self.health.answered(self._now()))
+        if self.health.answered(self._now()):  # every request: no call more than it takes
+            self._changed()
 
     def failed(self, why: str, *, spare: bool) -> None:
         """A request failed; see ``BackendHealth.failed``."""

@@ -64,7 +64,7 @@ _TOKENS = (
 def tells_limits(headers: Headers) -> bool:
     """Say whether ``rate_limit`` may find anything: every answer is asked this, so it is cheap."""
     for name, _ in headers:  # noqa: SIM110 - a generator would cost more than all the rest
-        if b"ratelimit-" in name:
+        if name.find(b"ratelimit-") >= 0:  # half the time of ``in``, which tries for a number first
             return True
     return False
 

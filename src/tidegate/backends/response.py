@@ -137,12 +137,19 @@ class Response:
         finally:
             self.sink = None
 
+    def whole(self, limit: int) -> bytes | None:
+        """Give a body of at most ``limit`` bytes that has come with its head, as short ones do; ``None``: read it."""
+        pieces = self._pieces
+        return pieces.pop() if self._ended and len(pieces) == 1 and len(pieces[0]) <= limit else None
+
     async def read_all(self, limit: int) -> bytes:
         """Read to the clean end.
 
         Raises:
             BackendError: the response broke, or is longer than ``limit`` bytes (it is then aborted).
         """
+        if (content := self.whole(limit)) is not None:
+            return content
         parts: list[bytes] = []
         size = 0
         while data := await self.read():
@@ -197,7 +204,8 @@ class Response:
         self.status = status
         self.headers = headers
         self.head_at = self.last_byte_at
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def feed(self, data: bytes) -> bool:
         """A piece of the body has come. Whether it has been passed on already, so that nothing waits here."""
@@ -213,7 +221,8 @@ class Response:
         """The body is complete; the connection is no longer ours."""
         self._connection = None
         self._ended = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def fail(self, error: BackendError) -> None:
         """The response will not get further; the connection is no longer ours."""

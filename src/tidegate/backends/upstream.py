@@ -220,11 +220,10 @@ class Upstream:
         """A connection is free again; False when it is not wanted."""
         if len(self._idle) >= self._max_idle:
             return False
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
+        connection.idle_since = connection.loop.time()
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = loop.call_later(self._idle_timeout_s, self._close_overdue)
+            self._sweep = connection.loop.call_later(self._idle_timeout_s, self._close_overdue)
         return True
 
     def connection_lost(self, connection: Connection) -> None:

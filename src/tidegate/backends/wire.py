@@ -32,9 +32,15 @@ HOP_BY_HOP = frozenset(
 
 
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE"})
-_MOST_NAMES = 1024
-_passed_names: set[bytes] = set()
-"""Header names that have passed the check, so that it is made once for each; bounded, since clients choose names."""
+_MOST_ROWS = 1024
+_LONGEST_ROW = 1024
+_rows: dict[tuple[bytes, ...], bytes] = {}
+"""What ``%`` makes header lines of, by names that have passed the check, so that it is made once for each row of them;
+bounded in number and length, since clients choose names."""
+
+_MOST_STARTS = 256
+_starts: dict[tuple[bytes, bytes, bytes], bytes] = {}
+"""First lines of requests that have passed the check, by method, target and fixed lines; bounded likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,9 @@ def parse_address(url: str) -> Address:
 
 def fixed_lines(authority: bytes, headers: Headers) -> bytes:
     """Render the header lines that every request to one upstream carries."""
-    return _rendered([b"host: ", authority, b"\r\n"], 1, headers)
+    if not {10, 13, 0}.isdisjoint(authority):
+        raise ValueError(f"expected a host without CR, LF or NUL, came {authority[:80]!r}")
+    return b"host: %b\r\n" % authority + _rendered(headers)
 
 
 def request_head(method: bytes, target: bytes, fixed: bytes, headers: Headers, body_length: int) -> bytes:
@@ -80,38 +88,48 @@ def request_head(method: bytes, target: bytes, fixed: bytes, headers: Headers, b
 
     A length is written for every body, and for an empty one of a method that usually has one (RFC 9110 §8.6).
     """
+    start = _starts.get((method, target, fixed)) or _start_of(method, target, fixed)
+    if body_length or method not in _BODILESS:
+        return b"%bcontent-length: %d\r\n%b\r\n" % (start, body_length, _rendered(headers))
+    return b"%b%b\r\n" % (start, _rendered(headers))
+
+
+def _start_of(method: bytes, target: bytes, fixed: bytes) -> bytes:
     if not method or not target or method.translate(None, TOKEN) or target.translate(None, VISIBLE):
         raise ValueError(f"expected a method and a target without spaces or controls, came {method!r} {target[:80]!r}")
-    if body_length or method not in _BODILESS:
-        start = [method, b" ", target, b" HTTP/1.1\r\n", fixed, b"content-length: ", b"%d" % body_length, b"\r\n"]
-        lines = 2
-    else:
-        start = [method, b" ", target, b" HTTP/1.1\r\n", fixed]
-        lines = 1
-    return _rendered(start, lines + fixed.count(b"\n"), headers) + b"\r\n"
+    start = b"%b %b HTTP/1.1\r\n%b" % (method, target, fixed)
+    if len(start) <= _LONGEST_ROW:
+        if len(_starts) >= _MOST_STARTS:
+            _starts.clear()
+        _starts[method, target, fixed] = start
+    return start
 
 
-def _rendered(parts: list[bytes], lines: int, headers: Headers) -> bytes:
-    """Append header lines to ``parts``, which hold that many whole lines, and join.
+def _rendered(headers: Headers) -> bytes:
+    """Give header lines.
 
     Values are checked together, by counting line breaks in what came out: this is on the hot path.
     """
-    for name, value in headers:
-        if name not in _passed_names:
-            _check_name(name)
-        parts += (name, b": ", value, b"\r\n")
-    text = b"".join(parts)
-    lines += len(headers)
-    if text.count(b"\n") != lines or text.count(b"\r") != lines or b"\0" in text:
+    names, values = zip(*headers, strict=True) if headers else ((), ())
+    row = _rows.get(names)
+    if row is None:
+        row = _row_of(names)
+    text, lines = row % values, len(names)
+    if text.count(b"\n") != lines or text.count(b"\r") != lines or 0 in text:
         at_fault = [name for name, value in headers if not {10, 13, 0}.isdisjoint(value)]
         raise ValueError(f"expected header values without CR, LF or NUL; at fault: {at_fault!r}")
     return text
 
 
-def _check_name(name: bytes) -> None:
-    if not name or name.translate(None, TOKEN):
-        raise ValueError(f"expected a header name that is a token, came {name[:80]!r}")
-    if name.lower() in FRAMING:
-        raise ValueError(f"{name!r} is written by the upstream client and cannot be passed")
-    if len(_passed_names) < _MOST_NAMES:
-        _passed_names.add(name)
+def _row_of(names: tuple[bytes, ...]) -> bytes:
+    for name in names:
+        if not name or name.translate(None, TOKEN):
+            raise ValueError(f"expected a header name that is a token, came {name[:80]!r}")
+        if name.lower() in FRAMING:
+            raise ValueError(f"{name!r} is written by the upstream client and cannot be passed")
+    row = b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in names])
+    if sum(map(len, names)) <= _LONGEST_ROW:
+        if len(_rows) >= _MOST_ROWS:
+            _rows.clear()
+        _rows[names] = row
+    return row

@@ -2,7 +2,7 @@
 
 from tidegate.classify.body import ParsedBody, fallback_allowed, is_given, parse_body
 from tidegate.classify.classifier import Classified, Classifier, Facts
-from tidegate.classify.estimates import Errors, EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.form import Place, is_form, model_of_form, with_model
 from tidegate.classify.headers import (
     RawHeaders,
@@ -11,6 +11,7 @@ from tidegate.classify.headers import (
     check_headers,
     check_json,
     downstream_headers,
+    unmeasured_headers,
     upstream_headers,
 )
 from tidegate.classify.identity import Headers, Tenant, foreign_host, is_loopback_host
@@ -24,7 +25,6 @@ __all__ = [
     "Classified",
     "Classifier",
     "ClientPriority",
-    "Errors",
     "EstimateRequest",
     "Facts",
     "Headers",
@@ -53,6 +53,7 @@ __all__ = [
     "model_of_form",
     "parse_body",
     "route_of",
+    "unmeasured_headers",
     "upstream_body",
     "upstream_headers",
     "with_model",

@@ -27,6 +27,7 @@ OBJECTIVE_HEADERS = (b"x-llm-d-inference-objective", b"x-gateway-inference-objec
 PRIORITY_HEADERS = (b"x-smg-priority", b"x-request-priority")
 BAND_HEADERS = (BAND_HEADER, *OBJECTIVE_HEADERS, *PRIORITY_HEADERS)
 
+_WORDS = frozenset(BAND_HEADERS)
 _OWN = -1
 """The tenant's own band, where a word asks for nothing special."""
 
@@ -90,7 +91,8 @@ class BandChooser:
 
     def choose(self, tenant: Tenant, *, headers: Headers, path: str, model: str, body: ParsedBody) -> Choice | Refused:
         """Return the band of a request, or why it gets none."""
-        ruled = self._by_rule(tenant, headers=headers, path=path, model=model, body=body)
+        rules = self._rules.get(tenant.name)
+        ruled = _by_rule(rules, _Asked(headers, path, model, body)) if rules else None
         asked = ruled if ruled is not None else self._by_words(headers, body)
         if isinstance(asked, Refused):
             return asked
@@ -110,18 +112,8 @@ class BandChooser:
             return "priority"
         return "flex" if band >= self._bulk else "default"
 
-    def _by_rule(self, tenant: Tenant, *, headers: Headers, path: str, model: str, body: ParsedBody) -> int | None:
-        rules = self._rules.get(tenant.name)
-        if not rules:
-            return None
-        asked = _Asked(headers, path, model, body)
-        for rule in rules:
-            if rule.holds(asked):
-                return rule.band
-        return None
-
     def _by_words(self, headers: Headers, body: ParsedBody) -> int | Refused:
-        for name, words in self._headers:
+        for name, words in () if _WORDS.isdisjoint(headers) else self._headers:
             if name not in headers:
                 continue
             word = headers[name].decode("latin-1").strip().lower()
@@ -132,6 +124,13 @@ class BandChooser:
             return _OWN
         band = self._tiers.get(tier.lower())
         return band if band is not None else _unknown("service_tier", tier, self._tiers)
+
+
+def _by_rule(rules: tuple[_Rule, ...], asked: _Asked) -> int | None:
+    for rule in rules:
+        if rule.holds(asked):
+            return rule.band
+    return None
 
 
 def _unknown(where: str, word: str, allowed: dict[str, int]) -> Refused:

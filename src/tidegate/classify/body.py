@@ -56,7 +56,7 @@ class ParsedBody(msgspec.Struct, gc=False):
         """The least number of output tokens that the request allows each choice, ``None`` when it names none."""
         least: int | float | None = None
         for value in (self.max_tokens, self.max_completion_tokens, self.max_output_tokens, self.n_predict):
-            if value is None or value is UNSET or value < 0:
+            if value is UNSET or value is None or value < 0:
                 continue
             if least is None or value < least:
                 least = value

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidegate.classify import labels
 from tidegate.classify.bands import BandChooser, Choice
 from tidegate.classify.body import ParsedBody
-from tidegate.classify.estimates import Errors, EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.identity import Headers, Identities, Tenant
+from tidegate.classify.labels import read_labels
 from tidegate.classify.outcome import Refused
 from tidegate.classify.route import Route
 from tidegate.config import WILDCARD
@@ -104,7 +104,7 @@ class Classifier:
     """Classifies requests. ``predictor`` may be replaced by another ``Predictor``."""
 
     def __init__(self, settings: Settings, predictor: Predictor | None = None) -> None:
-        self.identities: Identities
+        self.identities = Identities(settings)
         self._callers: tuple[object, ...] = (None,)
         self.predictor: Predictor = predictor if predictor is not None else LearnedPredictor()
         self.obey(settings)
@@ -119,7 +119,7 @@ class Classifier:
         """
         callers = (settings.tenants, settings.anonymous, settings.band_names, settings.gateway.listen)
         same = self._callers[0] is callers[0] and self._callers[1:] == callers[1:]
-        identities = self.identities if same else Identities(settings)
+        identities = self.identities if same else Identities(settings, self.identities)
         tenants = identities.tenants
         if identities.anonymous is not None:
             tenants = (*tenants, identities.anonymous)
@@ -158,18 +158,15 @@ class Classifier:
         if isinstance(tenant, Refused):
             return tenant
         name = body.model if isinstance(body.model, str) else ""
-        model = self._model(name)
+        model = self._models.get(name) or self._other_model(name)
         if isinstance(model, Refused):
             return model
         choice = self._bands.choose(tenant, headers=headers, path=facts.path, model=name, body=body)
         if isinstance(choice, Refused):
             return choice
-        limits = labels.time_limits(headers)
-        if isinstance(limits, Refused):
-            return limits
-        depends_on = labels.dependencies(headers)
-        if isinstance(depends_on, Refused):
-            return depends_on
+        said = read_labels(headers, tenant, facts.fresh_id)
+        if isinstance(said, Refused):
+            return said
         placed = self._place(facts, tenant, pool=model.pool, band=choice.band)
         if isinstance(placed, Refused):
             return placed
@@ -182,33 +179,31 @@ class Classifier:
             pool=model.pool,
             model=name,
             upstream_model=model.upstream,
-            flow=labels.fairness_id(headers, tenant),
+            flow=said.flow,
             work=predicted.work,
             predicted=predicted,
-            ttl_s=limits[0],
-            deadline_s=limits[1],
-            request_id=labels.request_name(headers, facts.fresh_id),
-            depends_on=depends_on,
+            ttl_s=said.ttl_s,
+            deadline_s=said.deadline_s,
+            request_id=said.request_id,
+            depends_on=said.depends_on,
             tier=self._bands.tier_of(band) if isinstance(body.service_tier, str) and names_tier else None,
             max_output_tokens=self._max_output[band],
             clamped=choice.clamped,
             demoted=band != choice.band,
-            language=labels.language(headers),
-            idempotency_key=headers.get(b"idempotency-key", b"").decode("latin-1")[:255],
+            language=said.language,
+            idempotency_key=said.idempotency_key,
         )
 
     def caller_band(self, tenant: Tenant, headers: Headers, path: str) -> Choice | Refused:
         """Return the band of a caller that sends no body (it waits for another request)."""
         return self._bands.choose(tenant, headers=headers, path=path, model="", body=ParsedBody())
 
-    def learn(self, request: Classified, *, input_tokens: int | None, output_tokens: int | None) -> Errors:
-        """Tell the predictor what a finished request really used; returns how wrong it was, for telemetry."""
-        return self.predictor.learn(request.predicted, input_tokens=input_tokens, output_tokens=output_tokens)
+    def learn(self, request: Classified, *, input_tokens: int | None, output_tokens: int | None) -> None:
+        """Tell the predictor what a finished request really used."""
+        self.predictor.learn(request.predicted, input_tokens=input_tokens, output_tokens=output_tokens)
 
-    def _model(self, name: str) -> _Model | Refused:
-        model = self._models.get(name)
-        if model is not None:
-            return model
+    def _other_model(self, name: str) -> _Model | Refused:
+        """Give the model for a name that none has."""
         if not name and self._unnamed is not None:
             return self._unnamed
         if name and self._any_model is not None:

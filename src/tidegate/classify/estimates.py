@@ -20,6 +20,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
@@ -43,10 +44,11 @@ V = TypeVar("V")
 _SAMPLE_ABOVE = 8192
 _WINDOWS = 8
 _ESCAPES_MATTER = 50
+_BACKSLASH = ord("\\")
 _WINDOW = 256
 _DECAY = 0.99
 _PRIOR_TOKENS = 500.0
-_FACTOR_RANGE = (0.1, 5.0)
+_LEAST_FACTOR, _LARGEST_FACTOR = 0.1, 5.0
 _BUCKETS = 96
 _PER_OCTAVE = 4
 _REFRESH_EVERY = 16
@@ -83,13 +85,6 @@ class Quantiles(msgspec.Struct, gc=False):
         return WorkEstimate(self.input_tokens, self.output_p50)
 
 
-class Errors(msgspec.Struct, gc=False):
-    """Relative errors, (predicted - actual) / actual, of input and median output; ``None`` where nothing was told."""
-
-    input: float | None
-    output: float | None
-
-
 class Predictor(Protocol):
     """Predicts a request's work. MUST be deterministic, quick (it runs on every arrival) and MUST NOT raise."""
 
@@ -97,15 +92,15 @@ class Predictor(Protocol):
         """Return the prediction for one request."""
         ...
 
-    def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> Errors:
+    def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> None:
         """Take in what the request really used; ``None`` for what the engine did not tell."""
         ...
 
 
 class _Memo(msgspec.Struct, gc=False):
-    tenant: str
-    pool: str
-    band: int
+    factor: tuple[str, str]
+    own: tuple[str, str, int]
+    common: tuple[str, str, int]
     first_count: float
     choices: int
     generates: bool
@@ -120,33 +115,38 @@ class LearnedPredictor:
 
     def predict(self, request: EstimateRequest) -> Quantiles:
         """Return the prediction for one request. Costs a few dictionary look-ups."""
-        count = first_count(request.raw)
-        tenant, pool, band = request.tenant, request.pool, request.band
-        factor = self._factors.get((tenant, pool))
-        tokens = max(1, round(count * factor.value if factor is not None else count))
-        choices = _choices(request.body)
-        generates = _generates(request)
-        memo = _Memo(tenant, pool, band, count, choices, generates)
+        raw, tenant, pool, body, route = request.raw, request.tenant, request.pool, request.body, request.route
+        count = _count(raw) if len(raw) <= _SAMPLE_ABOVE else first_count(raw)
+        named = (tenant, pool)
+        factor = self._factors.get(named)
+        tokens = round(count if factor is None else count * factor.value) or 1
+        choices = 1 if body.n is None else min(max(body.n, 1), 128)
+        # Written token by token. Of routes that are not known, those are that take messages.
+        generates = route is not Route.EMBEDDINGS and (route is not Route.OTHER or bool(body.messages))
+        own, common = (tenant, pool, request.band), ("", pool, request.band)
+        memo = _Memo(named, own, common, count, choices, generates)
         if not generates:
             return Quantiles(tokens, 0, 0, 0, memo)
-        outputs = self._outputs.get((tenant, pool, band)) or self._outputs.get(("", pool, band))
-        p50, p90, p99 = outputs.quantiles if outputs is not None else DEFAULT_OUTPUT_TOKENS
+        outputs = self._outputs.get(own) or self._outputs.get(common)
+        p50, p90, p99 = DEFAULT_OUTPUT_TOKENS if outputs is None else outputs.quantiles
         limit = request.limit
-        if limit is not None:
-            p50, p90, p99 = min(p50, limit), min(p90, limit), min(p99, limit)
+        if limit is not None and limit < p99:
+            p50, p90, p99 = min(p50, limit), min(p90, limit), limit
+        if choices == 1:
+            return Quantiles(tokens, p50, p90, p99, memo)
         return Quantiles(tokens, p50 * choices, p90 * choices, p99 * choices, memo)
 
-    def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> Errors:
-        """Take in what the request really used, and return how wrong the prediction was."""
+    def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> None:
+        """Take in what the request really used."""
         memo = predicted.memo
-        if isinstance(memo, _Memo):
-            if input_tokens is not None and memo.first_count > 0:
-                self._factors.touch((memo.tenant, memo.pool)).add(memo.first_count, input_tokens)
-            if output_tokens is not None and memo.generates:
-                each = output_tokens // memo.choices
-                self._outputs.touch((memo.tenant, memo.pool, memo.band)).add(each)
-                self._outputs.touch(("", memo.pool, memo.band)).add(each)
-        return Errors(_error(predicted.input_tokens, input_tokens), _error(predicted.output_p50, output_tokens))
+        if not isinstance(memo, _Memo):
+            return
+        if input_tokens is not None and memo.first_count > 0:
+            self._factors.touch(memo.factor).add(memo.first_count, input_tokens)
+        if output_tokens is not None and memo.generates:
+            bucket = _bucket(output_tokens // memo.choices)
+            self._outputs.touch(memo.own).add(bucket)
+            self._outputs.touch(memo.common).add(bucket)
 
 
 def first_count(raw: bytes) -> float:
@@ -168,8 +168,11 @@ def _count_window(window: bytes) -> float:
 def _count(text: bytes) -> float:
     size = len(text)
     if text.isascii():
-        # Counting one byte is much quicker than two, and text without many backslashes has few \\u escapes.
-        escapes = text.count(b"\\u") if text.count(b"\\") * _ESCAPES_MATTER > size else 0
+        # Looking for one byte is much quicker than counting it, and that quicker than counting two: most text has no
+        # backslash at all, and text without many has few \\u escapes.
+        if _BACKSLASH not in text or text.count(b"\\") * _ESCAPES_MATTER <= size:
+            return size / ASCII_BYTES_PER_TOKEN
+        escapes = text.count(b"\\u")
         return (size - 6 * escapes) / ASCII_BYTES_PER_TOKEN + escapes
     # Characters are fewer than bytes by the continuation bytes, of which a CJK character has two among its three.
     high = min(size, (size - len(text.decode(errors="ignore"))) * 3 // 2)
@@ -178,20 +181,6 @@ def _count(text: bytes) -> float:
 
 _TEXT_SIGNS = re.compile(rb'[ ",\\]')
 """What base64 has not: a whole window without any of these is embedded data."""
-
-
-def _generates(request: EstimateRequest) -> bool:
-    """Whether the answer is written token by token. Of routes that are not known, those do that take messages."""
-    route = request.route
-    return route is not Route.EMBEDDINGS and (route is not Route.OTHER or bool(request.body.messages))
-
-
-def _choices(body: ParsedBody) -> int:
-    return min(max(body.n or 1, 1), 128)
-
-
-def _error(predicted: int, actual: int | None) -> float | None:
-    return None if actual is None else (predicted - actual) / max(actual, 1)
 
 
 class _Factor:
@@ -204,32 +193,44 @@ class _Factor:
         self.value = 1.0
 
     def add(self, counted: float, actual: int) -> None:
-        self._actual = self._actual * _DECAY + max(actual, 0)
-        self._counted = self._counted * _DECAY + max(counted, 1.0)
-        low, high = _FACTOR_RANGE
-        self.value = min(max(self._actual / self._counted, low), high)
+        self._actual = told = self._actual * _DECAY + (actual if actual > 0 else 0)
+        self._counted = taken = self._counted * _DECAY + (counted if counted > 1.0 else 1.0)
+        ratio = told / taken
+        if ratio < _LEAST_FACTOR:
+            ratio = _LEAST_FACTOR
+        elif ratio > _LARGEST_FACTOR:
+            ratio = _LARGEST_FACTOR
+        self.value = ratio
 
 
 class _Outputs:
     """A decayed histogram of output lengths. Newer samples weigh more instead of all older ones being touched."""
 
-    __slots__ = ("_samples", "_weight", "_weights", "quantiles")
+    __slots__ = ("_due", "_samples", "_weight", "_weights", "quantiles")
 
     def __init__(self) -> None:
         self._weights = [0.0] * _BUCKETS
         self._weight = 1.0
         self._samples = 0
+        self._due = 1
         self.quantiles = DEFAULT_OUTPUT_TOKENS
 
-    def add(self, tokens: int) -> None:
-        self._weights[_bucket(tokens)] += self._weight
-        self._weight /= _DECAY
-        self._samples += 1
-        if self._weight > 1e100:
-            self._weights = [weight / self._weight for weight in self._weights]
+    def add(self, bucket: int) -> None:
+        weight = self._weight
+        self._weights[bucket] += weight
+        self._weight = weight / _DECAY
+        self._samples = samples = self._samples + 1
+        if samples >= self._due:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Read the quantiles anew: after each of the first samples, then after every so many."""
+        self._due = self._samples + (1 if self._samples < _REFRESH_EVERY else _REFRESH_EVERY)
+        weight = self._weight
+        if weight > 1e100:
+            self._weights = [old / weight for old in self._weights]
             self._weight = 1.0
-        if self._samples <= _REFRESH_EVERY or self._samples % _REFRESH_EVERY == 0:
-            self.quantiles = self._read()
+        self.quantiles = self._read()
 
     def _read(self) -> tuple[int, int, int]:
         sums = list(accumulate(self._weights))
@@ -237,6 +238,7 @@ class _Outputs:
         return p50, p90, p99
 
 
+@lru_cache(8192)
 def _bucket(tokens: int) -> int:
     return min(int(math.log2(max(tokens, 0) + 1) * _PER_OCTAVE), _BUCKETS - 1)
 
@@ -257,8 +259,8 @@ class _Table(dict[K, V]):
     def touch(self, key: K) -> V:
         row = self.pop(key, None)
         if row is None:
-            row = self._new()
             if len(self) >= self._most:
                 del self[next(iter(self))]
+            row = self._new()
         self[key] = row
         return row

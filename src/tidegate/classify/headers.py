@@ -7,7 +7,9 @@ be in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from dataclasses import dataclass
+from itertools import compress
 
 from tidegate.classify.bands import BAND_HEADERS
 from tidegate.classify.identity import Headers
@@ -82,29 +84,137 @@ _NOT_DOWNSTREAM = frozenset(
         b"x-accel-buffering",
     }
 )
+_AS_IT_IS = (b"accept-encoding", b"identity")
+"""The gateway reads usage and errors in the answer, so that it must come as it is."""
 _VENDOR = (b"x-ratelimit-", b"x-tidegate-", b"cf-", b"openai-")
 
+_LF, _CR, _NUL = b"\n\r\0"  # as numbers: looking for one by ``bytes`` raises and catches an error inside CPython
 _TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-def check_headers(headers: RawHeaders) -> Refused | None:
+KNOWN_ROWS = 1024
+KNOWN_BYTES = 1024
+"""Rows of header names that are remembered, and the longest that is: the same ones come again and again."""
+
+
+@dataclass(slots=True, frozen=True)
+class _Row:
+    """What names of headers say by themselves, whatever their values.
+
+    Attributes:
+        valid: all are tokens (RFC 9110 §5.1).
+        twice: one that may stand once and stands more often.
+        lengths: places of ``content-length``.
+        coded: there is a ``transfer-encoding``.
+        connection: there is a ``connection``, whose value may name others that are for this hop only.
+        upstream: for each, whether it may go upstream as far as its name tells.
+    """
+
+    valid: bool
+    twice: bytes | None
+    lengths: tuple[int, ...]
+    coded: bool
+    connection: bool
+    upstream: tuple[bool, ...]
+
+
+_rows: dict[tuple[bytes, ...], _Row] = {}
+
+
+def _row_of(headers: RawHeaders) -> _Row:
+    names = next(zip(*headers, strict=True), ())
+    return _rows.get(names) or _read_row(names)
+
+
+def _read_row(names: tuple[bytes, ...]) -> _Row:
+    twice = {name for name, times in Counter(names).items() if times > 1} if len(set(names)) != len(names) else ()
+    row = _Row(
+        valid=b"" not in names and not b"".join(names).translate(None, _TOKEN_BYTES),
+        twice=next((name for name in names if name in twice and _says_one_thing(name)), None),
+        lengths=tuple(place for place, name in enumerate(names) if name == b"content-length"),
+        coded=b"transfer-encoding" in names,
+        connection=b"connection" in names,
+        upstream=tuple(name not in _NOT_UPSTREAM and not name.startswith(b"x-tidegate-") for name in names),
+    )
+    if sum(map(len, names)) <= KNOWN_BYTES:
+        if len(_rows) >= KNOWN_ROWS:
+            _rows.clear()  # whoever sends others each time makes us read them, no more
+        _rows[names] = row
+    return row
+
+
+@dataclass(slots=True, frozen=True)
+class _AnswerRow:
+    """What names of an answer's headers say by themselves.
+
+    Attributes:
+        lower: the names in lower case.
+        connection: there is a ``connection``.
+        simple: all are in lower case, and there is no ``connection``.
+        downstream: for each, whether it may go to the client as far as its name tells.
+        unmeasured: the same, without the length.
+    """
+
+    lower: tuple[bytes, ...]
+    connection: bool
+    simple: bool
+    downstream: tuple[bool, ...]
+    unmeasured: tuple[bool, ...]
+
+
+_answer_rows: dict[tuple[bytes, ...], _AnswerRow] = {}
+
+
+def _answer_row_of(headers: RawHeaders) -> _AnswerRow:
+    names = next(zip(*headers, strict=True))
+    return _answer_rows.get(names) or _read_answer_row(names)
+
+
+def _read_answer_row(names: tuple[bytes, ...]) -> _AnswerRow:
+    lower = tuple(name.lower() for name in names)
+    connection = b"connection" in lower
+    down = tuple(name not in _NOT_DOWNSTREAM and not name.startswith(_VENDOR) for name in lower)
+    row = _AnswerRow(
+        lower=lower,
+        connection=connection,
+        simple=lower == names and not connection,
+        downstream=down,
+        unmeasured=tuple(goes and name != b"content-length" for goes, name in zip(down, lower, strict=True)),
+    )
+    if sum(map(len, names)) <= KNOWN_BYTES:
+        if len(_answer_rows) >= KNOWN_ROWS:
+            _answer_rows.clear()  # engines choose names too
+        _answer_rows[names] = row
+    return row
+
+
+def check_headers(headers: RawHeaders, named: Headers | None = None) -> Refused | None:
     """Refuse what two HTTP parsers could read in two ways. Never raises.
 
     That is: a length next to a transfer coding, two lengths that differ, a length that is no number, a coding other
     than ``chunked``, line breaks or NUL inside a header, and two of a header that says one thing, such as ``Host``, a
     key, or one of ours.
+
+    Args:
+        headers: as they came, names in lower case.
+        named: the same ``by_name``, where that is at hand: it spares taking them apart once more.
     """
-    names = [name for name, _ in headers]
-    if b"".join(names).translate(None, _TOKEN_BYTES) or b"" in names:
+    if named is None or len(named) != len(headers):
+        values = b"".join([value for _, value in headers])
+    else:
+        values = b"".join(named.values())
+    row = _row_of(headers)
+    if not row.valid:
         return _bad("expected header names of letters, digits and signs, got another byte in one")
-    values = b"".join([value for _, value in headers])
-    if b"\n" in values or b"\r" in values or b"\0" in values:
+    if _LF in values or _CR in values or _NUL in values:
         return _bad("expected header values without line breaks, got one with CR, LF or NUL")
-    if len(set(names)) != len(names):
-        for name in names:
-            if names.count(name) > 1 and _says_one_thing(name):
-                return _bad(f"expected one {name.decode()} header, got several", name.decode())
-    return _check_length(headers, names) if b"content-length" in names else _check_coding(headers, names)
+    if row.twice is not None:
+        return _bad(f"expected one {row.twice.decode()} header, got several", row.twice.decode())
+    if row.lengths:
+        if len(row.lengths) == 1 and not row.coded and headers[row.lengths[0]][1].isdigit():
+            return None
+        return _check_length([headers[place][1].strip(b" \t") for place in row.lengths], coded=row.coded)
+    return _check_coding(headers) if row.coded else None
 
 
 def _says_one_thing(name: bytes) -> bool:
@@ -115,28 +225,23 @@ def by_name(headers: RawHeaders) -> Headers:
     """Return headers by name; the values of a repeated one are joined by commas (RFC 9110 §5.3). Never raises."""
     found = dict(headers)
     if len(found) != len(headers):
-        names = [name for name, _ in headers]
-        for repeated in {name for name in names if names.count(name) > 1} - {b"content-length"}:
-            found[repeated] = b", ".join([value for name, value in headers if name == repeated])
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            values.setdefault(name, []).append(value)
+        values.pop(b"content-length", None)
+        found |= {name: b", ".join(many) for name, many in values.items() if len(many) > 1}
     return found
 
 
-def _check_length(headers: RawHeaders, names: list[bytes]) -> Refused | None:
-    if b"transfer-encoding" in names:
+def _check_length(lengths: list[bytes], *, coded: bool) -> Refused | None:
+    if coded:
         return _bad("expected content-length or transfer-encoding, got both", "content-length")
-    length = headers[names.index(b"content-length")][1].strip(b" \t")
-    if not length.isdigit() or (names.count(b"content-length") > 1 and not _all_equal(headers, length)):
+    if not lengths[0].isdigit() or lengths.count(lengths[0]) != len(lengths):
         return _bad("expected one content-length, a whole number; got another", "content-length")
     return None
 
 
-def _all_equal(headers: RawHeaders, length: bytes) -> bool:
-    return all(value.strip(b" \t") == length for name, value in headers if name == b"content-length")
-
-
-def _check_coding(headers: RawHeaders, names: list[bytes]) -> Refused | None:
-    if b"transfer-encoding" not in names:
-        return None
+def _check_coding(headers: RawHeaders) -> Refused | None:
     codings = [value.strip(b" \t").lower() for name, value in headers if name == b"transfer-encoding"]
     if codings != [b"chunked"]:
         return _bad("expected transfer-encoding: chunked, got another coding", "transfer-encoding")
@@ -150,9 +255,12 @@ def check_json(headers: dict[bytes, bytes], *, forms: bool = False) -> Refused |
         headers: by name.
         forms: take ``multipart/form-data`` too.
     """
-    if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+    if b"content-encoding" in headers and headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
         return _unsupported("expected a body without content-encoding, got one that is encoded", "content-encoding")
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    kind = headers.get(b"content-type", b"")
+    if kind == b"application/json":
+        return None
+    kind = kind.partition(b";")[0].strip().lower()
     if kind != b"application/json" and not (forms and kind == b"multipart/form-data"):
         got = kind[:64].decode("latin-1") or "none"
         expected = "application/json or multipart/form-data" if forms else "application/json"
@@ -168,33 +276,42 @@ def upstream_headers(headers: RawHeaders, *, request_id: str, credential: str | 
         request_id: what the engine calls the request; unique, as engines mix up two running ones of the same name.
         credential: the backend's own key, sent as a bearer token.
     """
-    named = _named_by_connection(headers)
-    sent = [
-        (name, value)
-        for name, value in headers
-        if name not in _NOT_UPSTREAM and name not in named and not name.startswith(b"x-tidegate-")
-    ]
+    row = _row_of(headers)
+    sent = list(compress(headers, row.upstream))
+    if row.connection:
+        named = _named_by_connection(headers)
+        sent = [item for item in sent if item[0] not in named]
     sent.append((b"x-request-id", request_id.encode("latin-1", "replace")))
-    # The gateway reads usage and errors in the answer, so that it must come as it is.
-    sent.append((b"accept-encoding", b"identity"))
+    sent.append(_AS_IT_IS)
     if credential is not None:
         sent.append((b"authorization", b"Bearer " + credential.encode("latin-1", "replace")))
     return sent
 
 
-def downstream_headers(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
+def downstream_headers(headers: RawHeaders) -> RawHeaders:
     """Return the upstream's answer headers that may go to the client, names in lower case.
 
     Vendor rate limits and retry hints belong to the gateway's shared account and would mislead a client; the gateway
     says its own. The length stays, since the bytes do.
     """
-    received = [(name.lower(), value) for name, value in headers]
-    named = _named_by_connection(received)
-    return [
-        (name, value)
-        for name, value in received
-        if name not in _NOT_DOWNSTREAM and name not in named and not name.startswith(_VENDOR)
-    ]
+    if not headers:
+        return []
+    row = _answer_row_of(headers)
+    return _passed(headers, row, row.downstream)
+
+
+def unmeasured_headers(headers: RawHeaders) -> RawHeaders:
+    """Return the same without the length, for an answer whose bytes may be others."""
+    if not headers:
+        return []
+    row = _answer_row_of(headers)
+    return list(compress(headers, row.unmeasured)) if row.simple else _passed(headers, row, row.unmeasured)
+
+
+def _passed(headers: RawHeaders, row: _AnswerRow, kept: tuple[bool, ...]) -> RawHeaders:
+    headers = [(name, value) for name, (_, value) in zip(row.lower, headers, strict=True)]
+    named = _named_by_connection(headers) if row.connection else ()
+    return [item for item in compress(headers, kept) if item[0] not in named]
 
 
 def answer_headers(*, request_id: str, band: str, queue_s: float) -> RawHeaders:
@@ -202,7 +319,7 @@ def answer_headers(*, request_id: str, band: str, queue_s: float) -> RawHeaders:
     return [
         (b"x-request-id", request_id.encode("latin-1", "replace")),
         (b"x-tidegate-band", band.encode()),
-        (b"x-tidegate-queue-ms", b"%d" % max(0, round(queue_s * 1000))),
+        (b"x-tidegate-queue-ms", b"0" if queue_s < 0.0005 else b"%d" % round(queue_s * 1000)),
     ]
 
 

@@ -20,7 +20,9 @@ from tidegate.config import ANONYMOUS
 from tidegate.core import Reason
 
 if TYPE_CHECKING:
-    from tidegate.config import Settings
+    from collections.abc import Callable
+
+    from tidegate.config import Settings, TenantSettings
 
 Headers = dict[bytes, bytes]
 """Request headers by lower-case name."""
@@ -46,30 +48,43 @@ class Tenant:
 
 
 class Identities:
-    """Finds the tenant of a request. Built once from the settings."""
+    """Finds the tenant of a request. Built once from the settings.
 
-    def __init__(self, settings: Settings) -> None:
-        index = settings.band_index
-        self.tenants = tuple(
-            Tenant(
-                row.name,
-                index(row.band),
-                index(row.max_band),
-                trusted=row.trusted,
-                strict_bands=row.strict_bands,
-            )
-            for row in settings.tenants
+    Args:
+        settings: name the tenants.
+        before: what was built from others; tenants that stand here and there are taken over, for there may be ten
+            thousand.
+    """
+
+    def __init__(self, settings: Settings, before: Identities | None = None) -> None:
+        index = {name: place for place, name in enumerate(settings.band_names)}.__getitem__
+        self._settings = settings
+        known: dict[int, Tenant] = {}  # by the id of a row, which ``before`` keeps
+        self._by_digest: dict[bytes, Tenant] = {}
+        if before is not None and before._settings.band_names == settings.band_names:
+            known = dict(zip(map(id, before._settings.tenants), before.tenants, strict=True))
+            self._by_digest = before._by_digest.copy()
+            kept = set(map(id, settings.tenants))
+            for row in before._settings.tenants:
+                if id(row) not in kept:
+                    for digest in row.keys:
+                        del self._by_digest[_bytes(digest)]
+        self.tenants: tuple[Tenant, ...] = tuple(
+            known.get(id(row)) or self._new(row, index) for row in settings.tenants
         )
-        self._by_digest = {
-            bytes.fromhex(digest.removeprefix("sha256:")): tenant
-            for tenant, row in zip(self.tenants, settings.tenants, strict=True)
-            for digest in row.keys
-        }
         anonymous = settings.anonymous
         self.anonymous = (
             Tenant(ANONYMOUS, index(anonymous.band), index(anonymous.max_band)) if anonymous is not None else None
         )
         self._local_only = settings.gateway.listen.is_loopback
+
+    def _new(self, row: TenantSettings, index: Callable[[str], int]) -> Tenant:
+        tenant = Tenant(
+            row.name, index(row.band), index(row.max_band), trusted=row.trusted, strict_bands=row.strict_bands
+        )
+        for digest in row.keys:
+            self._by_digest[_bytes(digest)] = tenant
+        return tenant
 
     def identify(self, headers: Headers) -> Tenant | Refused:
         """Return the tenant, or why there is none. Costs one hash; needs no body, so call it before reading one."""
@@ -98,6 +113,10 @@ class Identities:
         if self._by_digest:
             return _unauthorized("expected the key of a tenant, got one that no tenant has")
         return _unauthorized("expected no key, since no tenant is configured: leave it out or write EMPTY")
+
+
+def _bytes(digest: str) -> bytes:
+    return bytes.fromhex(digest.removeprefix("sha256:"))
 
 
 def presented_key(headers: Headers) -> bytes | Refused | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import msgspec
+
 from tidegate.classify.identity import Headers, Tenant
 from tidegate.classify.outcome import Refused
 from tidegate.core import Reason
@@ -17,6 +19,9 @@ FAIRNESS_HEADERS = (
     b"x-gateway-inference-fairness-id",
 )
 DEPENDS_HEADER = b"x-tidegate-depends-on"
+NAME_HEADER = b"x-request-id"
+LANGUAGE_HEADER = b"accept-language"
+KEY_HEADER = b"idempotency-key"
 MAX_DEPENDENCIES = 64
 """Most names in one ``x-tidegate-depends-on``: each is looked up at every arrival."""
 
@@ -25,11 +30,47 @@ _FULL_NAME = re.compile(r"(?:[A-Za-z0-9._:-]{1,128}/)?[A-Za-z0-9._:-]{1,128}")
 _DURATION = re.compile(r"(-?)(\d{1,12}(?:\.\d{0,12})?)(ms|s|min|h|d)?")
 _UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_FAIRNESS_ID = 128
+_MAX_KEY = 255
+_LABELS = frozenset(
+    {*TTL_HEADERS, READ_TIMEOUT_HEADER, *FAIRNESS_HEADERS, DEPENDS_HEADER, NAME_HEADER, LANGUAGE_HEADER, KEY_HEADER}
+)
+
+
+class Labels(msgspec.Struct, gc=False):
+    """All of it together; see ``Classified``."""
+
+    request_id: str
+    flow: str
+    ttl_s: float | None = None
+    deadline_s: float | None = None
+    depends_on: tuple[str, ...] = ()
+    language: str = "en"
+    idempotency_key: str = ""
+
+
+def read_labels(headers: Headers, tenant: Tenant, fresh: str) -> Labels | Refused:
+    """Return what a request of ``tenant`` says about itself; ``fresh`` is a name for one that has none."""
+    if _LABELS.isdisjoint(headers):
+        return Labels(fresh, tenant.name)
+    limits = time_limits(headers)
+    if isinstance(limits, Refused):
+        return limits
+    depends_on = dependencies(headers)
+    if isinstance(depends_on, Refused):
+        return depends_on
+    return Labels(
+        request_name(headers, fresh),
+        fairness_id(headers, tenant),
+        *limits,
+        depends_on,
+        language(headers),
+        headers.get(KEY_HEADER, b"").decode("latin-1")[:_MAX_KEY],
+    )
 
 
 def request_name(headers: Headers, fresh: str) -> str:
     """Return the request's own name (``x-request-id``), or ``fresh`` when it has none or one that may not be used."""
-    value = headers.get(b"x-request-id")
+    value = headers.get(NAME_HEADER)
     if value is None:
         return fresh
     name = value.decode("latin-1")
@@ -105,7 +146,7 @@ def parse_ttl(value: bytes) -> float | None:
 
 def language(headers: Headers) -> str:
     """Return ``zh`` or ``en``, whichever ``Accept-Language`` ranks higher; ``en`` when it says nothing of either."""
-    value = headers.get(b"accept-language")
+    value = headers.get(LANGUAGE_HEADER)
     if value is None or b"zh" not in value.lower():
         return "en"
     best = {"zh": 0.0, "en": 0.0}

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tidegate._version import __version__
+from tidegate.cli import _hangup
 from tidegate.cli._output import status_of, tell
 from tidegate.core import TidegateError
 
@@ -77,6 +78,8 @@ def _tidegate(
 
 def main() -> None:
     """Run the command line."""
+    if sys.argv[1:2] == ["serve"]:  # its imports alone take half a second
+        _hangup.hold()
     try:
         app(prog_name="tidegate")
     except (TidegateError, OSError) as error:

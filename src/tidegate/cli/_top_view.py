@@ -36,7 +36,7 @@ def screen(numbers: Numbers, *, width: int, height: int | None, before: Text | N
     if numbers.get("fault"):
         return Group(*parts, Text(str(numbers["fault"]), style="bold white on red"))
     parts += [_first_look(numbers), _bands(numbers, width), _backends(numbers, width)]
-    parts += [table for table in (_replicas(numbers),) if table is not None]
+    parts += [part for part in (_replicas(numbers), _differing(numbers)) if part is not None]
     if height is None or height >= ROOM_FOR_LISTS + len(numbers["bands"]) + len(numbers["backends"]):
         parts += [
             table for table in (_tenants(numbers), _refusals(numbers, width), _jobs(numbers)) if table is not None
@@ -61,6 +61,9 @@ def _first_look(numbers: Numbers) -> Text:
     why = ", ".join(finding["code"].replace("_", " ") for finding in numbers["verdict"]["findings"])
     text.append(f" ({why})" if why else "")
     text.append(f"   waiting {numbers['queued']:,}   running {numbers['running']:,} of {numbers['seats']:,} seats")
+    if numbers["waste"]["tokens"]:
+        causes = ", ".join(f"{cause} {tokens:,}" for cause, tokens in numbers["waste"]["causes"].items())
+        text.append(f"   thrown away {numbers['waste']['part']:.2%} ({causes})")
     for name in ("draining", "storm"):
         if numbers[name]:
             text.append(f"   {name}", style="bold yellow")
@@ -103,7 +106,7 @@ def _backends(numbers: Numbers, width: int) -> Table:
 
 def _replicas(numbers: Numbers) -> Table | None:
     replicas = numbers.get("replicas")
-    if not replicas or (replicas["number"] < 2 and not replicas["degraded"]):
+    if not replicas or (replicas["number"] < 2 and not replicas["degraded"] and not replicas["differs"]):
         return None
     trouble = " (the shared store does not answer; each goes on alone)" if replicas["degraded"] else ""
     names = [band["name"] for band in numbers["bands"]]
@@ -113,11 +116,26 @@ def _replicas(numbers: Numbers) -> Table | None:
         state = (
             Text("up") if not row["lost"] else Text(f"lost {duration(row['seen_s'])} ago", style="bold white on red")
         )
-        name = f"{row['name']} (this one)" if row["name"] == replicas["own"] else row["name"]
+        if row["same_name"]:
+            state.append(", another has this name", style="bold white on red")
+        if row["differs"]:
+            state.append(", other backends", style="bold yellow")
+        name = f"{row['name']} (this one)" if row["own"] else row["name"]
         table.add_row(
             _name(name, "bold"), state, f"{row['seats']:,}", *(f"{depth:,}" for depth in row["waiting"][: len(names)])
         )
     return table
+
+
+def _differing(numbers: Numbers) -> Text | None:
+    """Say how this gateway's file differs from the one whose backends are dealt."""
+    pools = (numbers.get("replicas") or {}).get("differs", ())
+    words = {"not_dealt": "not dealt", "unknown": "not in its file", "seats": "other seats"}
+    lines = [
+        f"{each['pool']}: " + ", ".join(f"{' '.join(each[key])} {word}" for key, word in words.items() if each[key])
+        for each in pools
+    ]
+    return _name(f"this one's file has other backends: {'; '.join(lines)}", "bold yellow") if lines else None
 
 
 def _tenants(numbers: Numbers) -> Table | None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import typer
 
+from tidegate.cli._worker_metrics import WorkerMetrics
 from tidegate.config import Address, ClusterSettings, ConfigError, Problem, Settings
 from tidegate.stores.ledger_socket import serve_ledger
 
@@ -42,12 +43,14 @@ class Worker:
         count: how many there are.
         listener: descriptor of the socket that clients connect to.
         ledger: socket of the ledger; empty where the settings name another store.
+        pages: folder in which workers give each other their metrics.
     """
 
     index: int
     count: int
     listener: int
     ledger: str
+    pages: str
 
     @classmethod
     def here(cls) -> Worker | None:
@@ -67,6 +70,10 @@ class Worker:
         elif cluster is not None and cluster.replica is not None:
             cluster = cluster.model_copy(update={"replica": f"{cluster.replica}-{self.index}"})
         return settings.model_copy(update={"control": control, "cluster": cluster})
+
+    def metrics(self) -> WorkerMetrics:
+        """Return what gathers the metrics of all workers."""
+        return WorkerMetrics(self.pages, self.index, self.count)
 
     def socket(self) -> socket.socket:
         """Return the socket that clients connect to."""
@@ -101,20 +108,20 @@ async def run_workers(settings: Settings, count: int, arguments: Sequence[str]) 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=BACKLOG))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-"))
         path = ""
         if settings.cluster is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-"))
             path = str(Path(folder, "ledger"))
             server = await serve_ledger(path)
             stack.push_async_callback(server.close)
         crew = _Crew(
-            [Worker(index, count, listener.fileno(), path) for index in range(count)],
+            [Worker(index, count, listener.fileno(), path, folder) for index in range(count)],
             [sys.executable, "-m", "tidegate", *arguments],
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, crew.stop)
-        loop.add_signal_handler(signal.SIGHUP, crew.send, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, crew.reload)  # one before this is obeyed by reading the file first
         scheme = "http" if settings.gateway.tls is None else "https"
         typer.echo(f"gateway listening on {scheme}://{Address(host, listener.getsockname()[1])}")
         await crew.run()
@@ -133,6 +140,8 @@ class _Crew:
         self._workers = workers
         self._command = command
         self._alive: dict[int, asyncio.subprocess.Process] = {}
+        self._serving: set[int] = set()
+        self._to_reload: set[int] = set()
         self._stopping = asyncio.Event()
         self.failed = 0
 
@@ -143,13 +152,20 @@ class _Crew:
     def stop(self) -> None:
         """Have them stop; a second time, at once."""
         self._stopping.set()
-        self.send(signal.SIGTERM)
+        for index in self._alive:
+            self._send(index, signal.SIGTERM)
 
-    def send(self, number: signal.Signals) -> None:
-        """Pass a signal on."""
-        for process in self._alive.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+    def reload(self) -> None:
+        """Have them read the file again. One that starts may have done so, and cannot obey yet: told later."""
+        for worker in self._workers:
+            if worker.index in self._serving:
+                self._send(worker.index, signal.SIGHUP)
+            else:
+                self._to_reload.add(worker.index)
+
+    def _send(self, index: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._alive[index].send_signal(number)
 
     async def _keep(self, worker: Worker) -> None:
         loop, pause_s, first = asyncio.get_running_loop(), AGAIN_S, True
@@ -179,17 +195,23 @@ class _Crew:
             pass_fds=(worker.listener,),
         )
         self._alive[worker.index] = process
+        if self._stopping.is_set():  # since the signal came while the process was made
+            process.terminate()
         assert process.stdout is not None
-        served = False
         async for line in process.stdout:
             text = line.decode(errors="replace").rstrip()
-            served = True
+            self._serving.add(worker.index)
+            if worker.index in self._to_reload:
+                self._to_reload.discard(worker.index)
+                self._send(worker.index, signal.SIGHUP)
             if worker.index == 0 and not text.startswith("gateway "):
                 typer.echo(text)
             elif text.startswith("control "):
                 typer.echo(f"worker {worker.index}: {text}", err=True)
         status = await process.wait()
+        served = worker.index in self._serving
         del self._alive[worker.index]
+        self._serving.discard(worker.index)
         return status, served
 
 

@@ -16,6 +16,8 @@ from typing import Annotated
 import typer
 
 from tidegate.assembly import Options, build
+from tidegate.cli import _hangup
+from tidegate.cli._worker_metrics import WorkerMetrics
 from tidegate.cli._workers import Worker, judge, run_workers, stop_with_parent
 from tidegate.config import Settings, load_settings
 from tidegate.telemetry.log import Form
@@ -61,9 +63,9 @@ def serve(
 ) -> None:
     """Serve OpenAI-compatible clients in front of the backends.
 
-    SIGTERM or Ctrl-C: running streams may finish within gateway.drain_timeout, what waits is answered with
-    "draining". A second signal ends at once. SIGHUP: the settings file is read again and put in force whole, or the
-    log says why not.
+    SIGTERM or Ctrl-C: running streams may finish within gateway.drain_timeout, what waits or is still arriving is
+    answered with "draining". A second signal ends at once. SIGHUP: the settings file is read again and put in force
+    whole, or the log says why not.
     """
     listens = {"gateway.listen": listen, "control.listen": control_listen}
     load = partial(
@@ -88,18 +90,20 @@ def serve(
         settings = worker.settings(settings)
         reload = None if config is None else lambda: worker.settings(load())
         event_log = event_log and event_log.with_name(f"{event_log.name}.{worker.index}")
+    metrics = None if worker is None else worker.metrics()
     options = Options(
         event_log=event_log,
         log_form=log_format,
         log_level=log_level,
         reload=reload,
         listener=None if worker is None else worker.socket(),
+        page=None if metrics is None else metrics.page_of,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, options))
+        runner.run(_serve(settings, options, metrics))
 
 
-async def _serve(settings: Settings, options: Options) -> None:
+async def _serve(settings: Settings, options: Options, metrics: WorkerMetrics | None) -> None:
     service = build(settings, options)
     stop = asyncio.Event()
 
@@ -115,11 +119,17 @@ async def _serve(settings: Settings, options: Options) -> None:
     if options.listener is not None:
         stop_with_parent(on_signal)
     await service.start()
+    if _hangup.came():
+        service.live.on_signal()
+    if metrics is not None:
+        await metrics.start()
     typer.echo(f"gateway listening on {service.gateway_url}")
     typer.echo(f"control listening on {service.control_url}")
     typer.echo(f"dashboard: {service.control_url}/")
     await stop.wait()
     await service.stop()
+    if metrics is not None:
+        metrics.close()
 
 
 def _allow_many_connections() -> None:

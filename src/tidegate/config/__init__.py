@@ -35,6 +35,7 @@ from tidegate.config.schema import (
 from tidegate.config.tenants import read_tenant, replace_tenants, short_digest, tenant_document
 from tidegate.config.traces import TracesSettings
 from tidegate.config.upstreams import BackendSettings, BackendTlsSettings, BudgetSettings
+from tidegate.config.urls import parse_root_url
 from tidegate.config.values import (
     Address,
     ExpectedError,
@@ -43,7 +44,6 @@ from tidegate.config.values import (
     parse_duration,
     parse_name,
     parse_positive_duration,
-    parse_root_url,
     parse_size,
 )
 

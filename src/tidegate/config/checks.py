@@ -129,16 +129,19 @@ def _reserve(settings: Settings, name: str) -> Iterator[_Finding]:
 
 
 def _clamps(settings: Settings) -> Iterator[_Finding]:
-    names = settings.band_names
+    rank = {name: index for index, name in enumerate(settings.band_names)}
+
+    def is_wrong(caller: AnonymousSettings | TenantSettings) -> bool:
+        return rank[caller.band] < rank[caller.max_band]
+
     callers: list[tuple[Path_, AnonymousSettings | TenantSettings]] = [
-        (("tenants", index), tenant) for index, tenant in enumerate(settings.tenants)
+        (("tenants", index), tenant) for index, tenant in enumerate(settings.tenants) if is_wrong(tenant)
     ]
-    if settings.anonymous:
+    if settings.anonymous and is_wrong(settings.anonymous):
         callers.append((("anonymous",), settings.anonymous))
     for path, caller in callers:
-        if names.index(caller.band) < names.index(caller.max_band):
-            expected = f"expected {caller.band} or higher, because band is {caller.band}"
-            yield (*path, "max_band"), expected, caller.max_band, None
+        expected = f"expected {caller.band} or higher, because band is {caller.band}"
+        yield (*path, "max_band"), expected, caller.max_band, None
 
 
 def _models(settings: Settings) -> Iterator[_Finding]:
@@ -180,16 +183,19 @@ def _backend(path: Path_, backend: BackendSettings) -> Iterator[_Finding]:
 
 
 def _tenants(settings: Settings) -> Iterator[_Finding]:
-    yield from _twice((("tenants", i, "name"), tenant.name) for i, tenant in enumerate(settings.tenants))
-    keys = [
-        (("tenants", i, "keys", j), key)
-        for i, tenant in enumerate(settings.tenants)
-        for j, key in enumerate(tenant.keys)
-    ]
-    yield from _twice(keys)
-    for index, tenant in enumerate(settings.tenants):
-        if tenant.name == ANONYMOUS:
-            yield ("tenants", index, "name"), "expected another name, callers without a key have this one", "", None
+    names = {tenant.name for tenant in settings.tenants}
+    if len(names) < len(settings.tenants):
+        yield from _twice((("tenants", i, "name"), tenant.name) for i, tenant in enumerate(settings.tenants))
+    keys = [key for tenant in settings.tenants for key in tenant.keys]
+    if len(set(keys)) < len(keys):
+        yield from _twice(
+            (("tenants", i, "keys", j), key)
+            for i, tenant in enumerate(settings.tenants)
+            for j, key in enumerate(tenant.keys)
+        )
+    if ANONYMOUS in names:
+        index = next(i for i, tenant in enumerate(settings.tenants) if tenant.name == ANONYMOUS)
+        yield ("tenants", index, "name"), "expected another name, callers without a key have this one", "", None
 
 
 def _rules(settings: Settings) -> Iterator[_Finding]:

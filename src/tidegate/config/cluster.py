@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from pydantic import Field
 
-from tidegate.config.fields import LedgerUrl, Name, Part, PositiveSeconds, Section, StoreLossName
+from tidegate.config.fields import LeaseSeconds, LedgerUrl, Name, Part, Section, StoreLossName
 from tidegate.config.fields import StoreLoss as StoreLoss
 
 
@@ -22,9 +22,10 @@ class ClusterSettings(Section):
     pool: Name = Field(default="default", description="Those of one name share; each model is shared by itself.")
     replica: Name | None = Field(
         default=None,
-        description="Name of this gateway, unique in the pool. Absent: made from the host's name, anew each time.",
+        description="Name of this gateway, unique in the pool; another living one is told in the log. "
+        "Absent: made from the host's name, anew each time.",
     )
-    lease_ttl: PositiveSeconds = Field(
+    lease_ttl: LeaseSeconds = Field(
         default=5.0, description="A gateway not heard for so long is taken for dead, and its seats go to the others."
     )
     on_store_loss: StoreLossName = Field(

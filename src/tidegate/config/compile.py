@@ -89,14 +89,16 @@ def _backend(backend: BackendSettings) -> BackendSpec:
 
 
 _last: tuple[tuple[TenantSettings, ...], tuple[TenantSpec, ...]] = ((), ())
-"""The tenants compiled last: a change of mode or policy leaves them as they are, and there may be ten thousand."""
+"""The tenants compiled last: a change of mode or policy leaves them as they are, one of a tenant all others, and there
+may be ten thousand."""
 
 
 def _tenants(tenants: tuple[TenantSettings, ...]) -> tuple[TenantSpec, ...]:
     global _last
     known, specs = _last
     if known is not tenants:
-        specs = tuple(_tenant(tenant) for tenant in tenants)
+        before = dict(zip(map(id, known), specs, strict=True))  # they are kept, so that no other has the same id
+        specs = tuple(before.get(id(tenant)) or _tenant(tenant) for tenant in tenants)
         _last = tenants, specs
     return specs
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, SecretStr
 
+from tidegate.config import urls
 from tidegate.config import values as v
 from tidegate.core import BacklogOrder, Discipline, Full, Order, Unit
 from tidegate.core.policy import AUTO, Auto, Saturated
@@ -69,10 +70,6 @@ class StoreLoss(StrEnum):
     SHRINK = "shrink"
 
 
-_LEDGERS = ("unix:///", "valkey", "redis", "postgresql://", "postgres://")
-_STORES = ("sqlite:///", "postgresql://", "postgres://")
-
-
 def _one_of(enum: type[StrEnum]) -> tuple[Any, ...]:
     choices = [str(item) for item in enum]
     validator = PlainValidator(lambda value: enum(v.parse_choice(value, choices)))
@@ -111,7 +108,7 @@ def _overlay(value: object) -> dict[str, Any]:
 
 
 def _metrics_url(value: object) -> str:
-    return "" if isinstance(value, str) and value.strip().lower() in ("", *v.OFF) else v.parse_url(value)
+    return "" if isinstance(value, str) and value.strip().lower() in ("", *v.OFF) else urls.parse_url(value)
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -140,21 +137,6 @@ def _secret(value: object) -> SecretStr:
     return SecretStr(text)
 
 
-def _store(value: object) -> str:
-    if not isinstance(value, str) or not any(value.startswith(s) and len(value) > len(s) for s in _STORES):
-        raise v.ExpectedError("expected sqlite:///PATH or postgresql://USER@HOST/DATABASE", secret=True)
-    return value
-
-
-def _ledger(value: object) -> str:
-    text = value if isinstance(value, str) else ""
-    if not text.startswith(_LEDGERS) or not text.partition("://")[2]:
-        raise v.ExpectedError(
-            "expected valkey://HOST:PORT, redis://HOST:PORT, postgresql://… or unix:///PATH", secret=True
-        )
-    return text
-
-
 def _shed_text(value: ShedAnswer | ShedModel) -> Any:
     return {"model": value.model} if isinstance(value, ShedModel) else str(value)
 
@@ -171,6 +153,7 @@ _AS_LISTS = PlainSerializer(_listed, return_type=dict[str, list[str]])
 
 Seconds = Annotated[float, PlainValidator(v.parse_duration), Kind("duration")]
 PositiveSeconds = Annotated[float, PlainValidator(v.parse_positive_duration), Kind("duration above 0")]
+LeaseSeconds = Annotated[float, PlainValidator(v.parse_lease), Kind("duration, at least 1s")]
 Size = Annotated[int, PlainValidator(v.parse_size), Kind("size")]
 Part = Annotated[Fraction, PlainValidator(v.parse_part), _AS_TEXT, Kind("part, 0 to 1")]
 Whole = Annotated[int, PlainValidator(v.parse_whole), Kind("whole number ≥ 0")]
@@ -184,7 +167,7 @@ BandName = Annotated[str, PlainValidator(v.parse_name), BAND]
 Digest = Annotated[str, PlainValidator(v.parse_digest), Kind("`sha256:` digest")]
 Secret = Annotated[SecretStr, PlainValidator(_secret), _AS_TEXT, Kind("secret")]
 Listen = Annotated[v.Address, PlainValidator(v.parse_address), _AS_TEXT, Kind("HOST:PORT")]
-RootUrl = Annotated[str, PlainValidator(v.parse_root_url), Kind("root URL")]
+RootUrl = Annotated[str, PlainValidator(urls.parse_root_url), Kind("root URL")]
 Texts = Annotated[tuple[str, ...], PlainValidator(_texts), _AS_LIST, Kind("text or list of texts")]
 TextMap = Annotated[dict[str, tuple[str, ...]], PlainValidator(_text_map), _AS_LISTS, Kind("mapping to texts")]
 Headers = Annotated[dict[str, tuple[str, ...]], PlainValidator(_headers), _AS_LISTS, Kind("mapping to texts")]
@@ -202,8 +185,8 @@ ReserveCount = Annotated[int | Auto, PlainValidator(_or_auto(v.parse_whole)), _A
 SaturatedName = Annotated[Saturated, *_one_of(Saturated)]
 RoleName = Annotated[Role, *_one_of(Role)]
 MetricsUrl = Annotated[str, PlainValidator(_metrics_url), Kind("URL, `off`")]
-StoreUrl = Annotated[str, PlainValidator(_store), Kind("store URL")]
-LedgerUrl = Annotated[str, PlainValidator(_ledger), Kind("store URL")]
+StoreUrl = Annotated[str, PlainValidator(urls.parse_store_url), Kind("store URL")]
+LedgerUrl = Annotated[str, PlainValidator(urls.parse_ledger_url), Kind("store URL")]
 StoreLossName = Annotated[StoreLoss, *_one_of(StoreLoss)]
 File = Annotated[str, PlainValidator(v.parse_text), Kind("file")]
 Overlay = Annotated[dict[str, Any], PlainValidator(_overlay), _AS_IS, Kind("settings of `policy`")]

@@ -184,7 +184,7 @@ def _translated(error: ValidationError, tree: Map) -> Iterator[Problem]:
 def _unreadable(cause: Exception, node: Node, path: Path_) -> Problem:
     if not isinstance(cause, ExpectedError):
         raise cause
-    came = "a value that is not shown" if cause.secret else describe(node)
+    came = cause.came or ("a value that is not shown" if cause.secret else describe(node))
     return Problem(dotted(path), cause.expected, came, cause.nearest, node.mark)
 
 

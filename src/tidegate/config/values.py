@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from fractions import Fraction
 from ipaddress import ip_address
 from typing import NamedTuple
-from urllib.parse import SplitResult, urlsplit
 
 _DECIMAL = r"\d{1,15}(?:\.\d{1,12})?"
 _DURATION = re.compile(rf"({_DECIMAL})\s*(ms|s|min|h|d)?")
@@ -24,8 +23,9 @@ _WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
 _NUMBER = re.compile(r"[+-]?\d[\d_]{0,17}(?:\.\d{1,17})?(?:[eE][+-]?\d{1,2})?")
 _DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_TARGET = re.compile(r"[!-~]*")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+SHORTEST_LEASE_S = 1.0
+"""Of a gateway: two of the heartbeats that gateways promise, one of which may be late."""
 OFF = ("false", "no", "off")
 _TRUE, _FALSE = {"true", "yes", "on"}, set(OFF)
 _UNIT_S = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86400)}
@@ -36,11 +36,17 @@ _UNIT_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB":
 
 
 class ExpectedError(ValueError):
-    """A value that cannot be read: what was expected, the nearest name, and whether the value may be shown."""
+    """A value that cannot be read: what was expected, the nearest name, and whether the value may be shown.
 
-    def __init__(self, expected: str, *, nearest: str | None = None, secret: bool = False) -> None:
+    ``came``: the part of it that is wrong, where that alone is to be shown.
+    """
+
+    def __init__(
+        self, expected: str, *, nearest: str | None = None, secret: bool = False, came: str | None = None
+    ) -> None:
         super().__init__(expected)
         self.expected = expected
+        self.came = came
         self.nearest = nearest
         self.secret = secret
 
@@ -71,16 +77,23 @@ def nearest(name: str, known: list[str]) -> str | None:
     return next((item for item in known if close and item.lower() == close[0]), None)
 
 
+MOST_DURATION_S = 36_500 * 86_400
+"""The longest that uvloop's timers wait: what is longer would be said and not done."""
+
+
 def parse_duration(value: object) -> float:
     """Read ``250ms``, ``15s``, ``30min``, ``24h``, ``7d``; a bare number is seconds. Returns seconds.
 
     Raises:
-        ExpectedError: not a duration, or negative.
+        ExpectedError: not a duration, negative, or more than a hundred years, which no timer waits for.
     """
-    match = _DURATION.fullmatch(_text(value))
+    match = _DURATION.fullmatch(text_of(value))
     if not match:
         raise ExpectedError("expected a duration like 250ms, 15s, 30min or 24h (a bare number is seconds)")
-    return float(Fraction(match[1]) * _UNIT_S[match[2] or "s"])
+    seconds = Fraction(match[1]) * _UNIT_S[match[2] or "s"]
+    if seconds > MOST_DURATION_S:
+        raise ExpectedError("expected a duration of at most 36500d")
+    return float(seconds)
 
 
 def parse_positive_duration(value: object) -> float:
@@ -91,9 +104,17 @@ def parse_positive_duration(value: object) -> float:
     return seconds
 
 
+def parse_lease(value: object) -> float:
+    """Read the lease of a gateway: no shorter than two of the heartbeats by which it is renewed."""
+    seconds = parse_duration(value)
+    if seconds < SHORTEST_LEASE_S:
+        raise ExpectedError(f"expected {SHORTEST_LEASE_S:g}s or more: a gateway is heard of every half second")
+    return seconds
+
+
 def parse_size(value: object) -> int:
     """Read ``32MiB`` or ``1GB``; a bare number is bytes. Returns bytes, at least 1."""
-    match = _SIZE.fullmatch(_text(value))
+    match = _SIZE.fullmatch(text_of(value))
     if not match:
         raise ExpectedError("expected a size like 32MiB or 1GB (a bare number is bytes)")
     size = int(Fraction(match[1]) * _UNIT_BYTES[match[2] or "B"])
@@ -104,7 +125,7 @@ def parse_size(value: object) -> int:
 
 def parse_part(value: object) -> Fraction:
     """Read a part of a whole, exactly: ``0.05``, ``5%`` and ``1/20`` are the same. From 0 to 1."""
-    match = _PART.fullmatch(_text(value))
+    match = _PART.fullmatch(text_of(value))
     if not match or match[3] == "0" * len(match[3] or ""):
         raise ExpectedError("expected a part from 0 to 1, like 0.05")
     part = Fraction(match[1]) / (100 if match[2] else int(match[3] or 1))
@@ -115,7 +136,7 @@ def parse_part(value: object) -> Fraction:
 
 def parse_whole(value: object, least: int = 0) -> int:
     """Read a whole number of at least ``least``. Underscores may group digits; a leading zero is refused."""
-    text = _text(value)
+    text = text_of(value)
     if not _WHOLE.fullmatch(text):
         raise ExpectedError(f"expected a whole number of at least {least}")
     if len(digits := text.lstrip("+-")) > 1 and digits[0] == "0":
@@ -133,7 +154,7 @@ def parse_positive_whole(value: object) -> int:
 
 def parse_number(value: object) -> float:
     """Read a finite number of at least 0."""
-    text = _text(value)
+    text = text_of(value)
     if not _NUMBER.fullmatch(text) or not 0 <= (number := float(text)) < math.inf:
         raise ExpectedError("expected a number of at least 0")
     return number
@@ -151,7 +172,7 @@ def parse_switch(value: object) -> bool:
     """Read ``true`` or ``false`` (also ``yes no on off``)."""
     if isinstance(value, bool):
         return value
-    text = _text(value).lower()
+    text = text_of(value).lower()
     if text not in _TRUE | _FALSE:
         raise ExpectedError("expected true or false")
     return text in _TRUE
@@ -159,7 +180,7 @@ def parse_switch(value: object) -> bool:
 
 def parse_text(value: object) -> str:
     """Read text that is not empty and holds no control characters but line breaks and tabs."""
-    text = _text(value)
+    text = text_of(value)
     if not text or len(text) > 4096 or any(ord(char) < 32 and char not in "\n\t" for char in text):
         raise ExpectedError("expected text of 1 to 4096 printable characters")
     return text
@@ -167,7 +188,7 @@ def parse_text(value: object) -> str:
 
 def parse_name(value: object) -> str:
     """Read a name: 1 to 128 letters, digits and ``._:-``."""
-    text = _text(value)
+    text = text_of(value)
     if not _NAME.fullmatch(text):
         raise ExpectedError("expected a name of 1 to 128 letters, digits or . _ : -")
     return text
@@ -175,7 +196,7 @@ def parse_name(value: object) -> str:
 
 def parse_digest(value: object) -> str:
     """Read ``sha256:`` and 64 hexadecimal digits, the digest of a key. A key itself is refused and never shown."""
-    text = _text(value)
+    text = text_of(value)
     if not _DIGEST.fullmatch(text):
         raise ExpectedError(
             "expected a digest, sha256: and 64 hexadecimal digits; `tidegate keygen` prints a key with its digest, "
@@ -188,51 +209,18 @@ def parse_digest(value: object) -> str:
 def parse_address(value: object) -> Address:
     """Read ``HOST:PORT`` (``127.0.0.1:8400``, ``[::1]:8400``)."""
     wanted = ExpectedError("expected HOST:PORT, like 127.0.0.1:8400")
-    host, colon, port = _text(value).rpartition(":")
+    host, colon, port = text_of(value).rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise wanted
     bare = host.removeprefix("[").removesuffix("]")
-    if (":" in bare) != (host != bare) or not _is_host(bare):
+    if (":" in bare) != (host != bare) or not is_host(bare):
         raise wanted
     return Address(bare, int(port))
 
 
-def _split_http_url(text: str, wanted: str, *, credentials: str = "") -> SplitResult:
-    """Split an http or https URL with a host and no user or password; ``credentials`` says where those belong."""
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise ExpectedError(wanted) from None
-    if parts.username is not None or parts.password is not None:
-        raise ExpectedError(f"expected a URL without a user or password{credentials}", secret=True)
-    if parts.scheme not in ("http", "https") or not host or not _is_host(host) or parts.netloc[-1] == ":":
-        raise ExpectedError(wanted)
-    return parts
-
-
-def parse_root_url(value: object) -> str:
-    """Read the root URL of a backend: scheme, host and port, nothing else. Returns it without the last ``/``."""
-    wanted = "expected a root URL, like http://10.0.0.1:8000"
-    parts = _split_http_url(_text(value), wanted, credentials="; put the credential in api_key")
-    root = f"{parts.scheme}://{parts.netloc}"
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ExpectedError(f"expected the root of the backend, {root} (/v1/... is appended)", nearest=root)
-    return root
-
-
-def parse_url(value: object) -> str:
-    """Read an http URL with its path, like that of a metrics page. No user, password or fragment."""
-    text = _text(value)
-    parts = _split_http_url(text, "expected a URL, like http://10.0.0.1:8000/metrics")
-    if parts.fragment or not _TARGET.fullmatch(f"{parts.path}?{parts.query}"):
-        raise ExpectedError("expected a URL of printable ASCII without a fragment")
-    return text
-
-
 def parse_choice(value: object, choices: list[str]) -> str:
     """Read one of ``choices``."""
-    text = _text(value)
+    text = text_of(value)
     if text not in choices:
         raise ExpectedError(f"expected one of {', '.join(choices)}", nearest=nearest(text, choices))
     return text
@@ -257,10 +245,10 @@ def size_text(count: int) -> str:
 
 def number_text(value: object) -> str:
     """Write a number as a file would hold it: exact as far as 12 decimal places, without an exponent."""
-    return _text(value)
+    return text_of(value)
 
 
-def _is_host(host: str) -> bool:
+def is_host(host: str) -> bool:
     """Whether it is a name, an IPv4 or a bare IPv6 address (without a zone)."""
     if ":" not in host:
         return _HOST.fullmatch(host) is not None
@@ -270,7 +258,7 @@ def _is_host(host: str) -> bool:
         return False
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """Give numbers of callers without a file the form that a file would have."""
     if isinstance(value, bool):
         return "true" if value else "false"

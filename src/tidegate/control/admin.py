@@ -33,6 +33,7 @@ from tidegate.control.what_if import WhatIf
 from tidegate.core import Ticket
 from tidegate.core.snapshots import WhyKind
 from tidegate.runtime import Driver
+from tidegate.splice import Waste
 from tidegate.stores import StoreError
 
 log = structlog.get_logger("tidegate.control")
@@ -62,8 +63,9 @@ class Hooks:
 class Admin:
     """Answers ``/admin/…``. ``routes`` are to be mounted."""
 
-    def __init__(self, driver: Driver, live: Live, door: Doorkeeper, hooks: Hooks) -> None:
+    def __init__(self, driver: Driver, waste: Waste, live: Live, door: Doorkeeper, hooks: Hooks) -> None:
         self._driver = driver
+        self._waste = waste
         self._live = live
         self._hooks = hooks
         self._drained_by: str | None = None
@@ -95,7 +97,9 @@ class Admin:
 
     async def _state(self, _: Request, __: Operator) -> Response:
         snapshot = self._driver.snapshot()
+        waste = self._waste
         state = msgspec.to_builtins(snapshot, enc_hook=str) | {"would": dict(snapshot.would)}
+        state["waste"] = {"tokens": waste.total, "computed": waste.computed, "causes": waste.largest_first()}
         if self._hooks.cluster is not None:
             state["cluster"] = await self._hooks.cluster()
         return answer({**state, "mode": self._live.mode, "not_ready": self._driver.not_ready()})

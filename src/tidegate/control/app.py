@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -19,8 +21,17 @@ from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 
 
-def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hooks, feed: Feed) -> Starlette:
+def build_control_app(
+    driver: Driver,
+    recorder: Recorder,
+    live: Live,
+    hooks: Hooks,
+    feed: Feed,
+    page: Callable[[], Awaitable[bytes]] | None = None,
+) -> Starlette:
     """Build the app of the control port; ``feed`` makes the dashboard's numbers, and is to be started by the caller.
+
+    ``page`` makes the page of metrics where that has more than this process's own.
 
     It MUST listen where the settings of ``live`` say: on a loopback address without operators, it asks nobody for a
     token.
@@ -28,7 +39,8 @@ def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hoo
     local = live.settings.control.listen.is_loopback
 
     async def metrics(_: Request) -> Response:
-        return Response(recorder.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        found = recorder.exposition() if page is None else await page()
+        return Response(found, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def livez(_: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -43,7 +55,7 @@ def build_control_app(driver: Driver, recorder: Recorder, live: Live, hooks: Hoo
         Route("/livez", livez),
         Route("/readyz", readyz),
         Route("/admin/events", Events(feed, door), methods=["GET"]),
-        *Admin(driver, live, door, hooks).routes,
+        *Admin(driver, recorder.waste, live, door, hooks).routes,
         *site_routes(),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, local=local)])

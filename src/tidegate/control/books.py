@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable
 from datetime import datetime
 
+import structlog
+
 from tidegate.control.audit import Audit
 from tidegate.control.keeper import Keeper
 from tidegate.control.live import Live
@@ -17,6 +19,8 @@ from tidegate.telemetry.usage import UsageBook
 
 FORGET_EVERY = 60
 """Old usage is forgotten once in so many rounds, about every ten minutes."""
+
+log = structlog.get_logger("tidegate.control")
 
 
 class Books:
@@ -57,9 +61,15 @@ class Books:
         rounds = 0
         while True:
             await asyncio.sleep(self.usage.next_s())
-            await self.usage.write()
-            await self.audit.settled()
-            await self.tenants.expire()
-            if rounds % FORGET_EVERY == 0:
-                await self.usage.forget()
+            try:
+                await self._round(rounds)
+            except Exception:  # nobody would write any more, nor say so
+                log.exception("control.fault")
             rounds += 1
+
+    async def _round(self, number: int) -> None:
+        await self.usage.write()
+        await self.audit.settled()
+        await self.tenants.expire()
+        if number % FORGET_EVERY == 0:
+            await self.usage.forget()

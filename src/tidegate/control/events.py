@@ -224,7 +224,7 @@ class Events:
             if feed.closed or getattr(link, "gone", False):
                 break
             frames += 1
-            if frames % ADMIT_EVERY == 0 and self._admit(scope) != who:
+            if frames % ADMIT_EVERY == 0 and not self._door.may_stay(Headers(scope=scope), who):
                 break  # tokens have changed or the login has ended: the page comes back and is looked at anew
             body = feed.frame
             if feed.points != known:

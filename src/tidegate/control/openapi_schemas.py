@@ -51,7 +51,12 @@ for _part in _PARTS.values():
     if _part.get("type") == "object":
         _part |= {"required": [*_part["properties"]], "additionalProperties": False}
 _STATE = _PARTS.pop("Snapshot")
-_STATE["properties"] |= {"would": _map(WHOLE), "mode": TEXT, "not_ready": _or_null(TEXT)}
+_STATE["properties"] |= {
+    "would": _map(WHOLE),
+    "waste": _fields(tokens=WHOLE, computed=WHOLE, causes=_map(WHOLE)),
+    "mode": TEXT,
+    "not_ready": _or_null(TEXT),
+}
 _STATE["required"] = [*_STATE["properties"]]
 
 _CHANGE = _fields(**{"what": TEXT, "from": ANY, "to": ANY})

@@ -93,6 +93,21 @@ class Doorkeeper:
         who = Operator(found.name, found.role)
         return _VIEWER if role is Role.OPERATOR and who.role is Role.VIEWER else who
 
+    def may_stay(self, headers: Headers, who: Operator) -> bool:
+        """Say whether somebody who was let in to look may go on.
+
+        Nobody guesses here: a token that is nobody's any more counts as no failure, and failures of others keep
+        nobody out.
+        """
+        operators = self._operators()
+        if not operators:
+            return who == LOCAL
+        token = _token(headers)
+        found = self._by_cookie(headers, Role.VIEWER) if token is None else _find(operators, token)
+        if found is None:
+            return token is None and self._local and who == LOOKER
+        return who == Operator(found.name, found.role)
+
     def login(self, token: str, address: str) -> tuple[Operator, str] | Denied:
         """Look at a token from a form; returns whose it is, and the secret for his cookie."""
         operators = self._operators()

@@ -6,26 +6,31 @@ older one reads the document and puts it in force by the same judgement. The doc
 tenants and rules are each gateway's own file.
 
 A gateway that starts takes what is in force, unless its own file has another policy than the one that was started from:
-then the new file is meant, and it goes to the others. The last one wins; nothing is merged.
+then the new file is meant, and it goes to the others. The last one wins, each change as a whole; but who changed the
+policy takes back no mode, who changed the mode no policy, and who changed neither (tenants, backends) none of both.
+What is changed while the store is away, or was never reached, goes to the others when it is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
 from tidegate.config import NORMAL, ConfigError, Settings, document, replace_policy
 from tidegate.control.live import Live
-from tidegate.core import PolicyError, TidegateError
+from tidegate.core import PolicyError, PoolSpec, TidegateError
 from tidegate.runtime.replica import PoolLink
 from tidegate.runtime.replica_pools import Replica
 from tidegate.stores.ledger_protocol import LedgerConflict, PoolConfig, Reply
 
+T = TypeVar("T")
+
+MODE, POLICY = "mode", "policy"
 AGAIN_S = 0.1
 AGAIN_LONGEST_S = 2.0
 PATIENCE_S = 2.0
@@ -59,8 +64,12 @@ class Sharing:
         self._live = live
         self._base = _base(live.settings)
         self._version = 0
+        self._seen = 0  # the newest version that is known to be in force at a ledger
         self._document = ""
         self._following = False
+        self._meant: set[str] = set()  # of mode and policy, what was changed here and no ledger was handed yet
+        self._told = (live.mode, _policy(live.settings))  # as they were last shared
+        self._last = ("start", "start")  # who changed mode or policy last, and how
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._joined = False
         live.changed = self._changed
@@ -81,41 +90,58 @@ class Sharing:
     # What others have.
 
     def _answered(self, link: PoolLink, reply: Reply) -> None:
-        if self._joined and reply.version > self._version:
-            self._run("follow", lambda: self._follow(link))
+        if self._joined and reply.version > self._seen:
+            self._run(f"follow {link.client.pool}", lambda: self._follow(link))
 
     async def _join(self) -> None:
-        """Take what is in force, or bring what this gateway has."""
-        found: PoolConfig | None = None
-        for link in self._replica.links.values():
-            config = await asyncio.wait_for(link.ledger.configuration(), PATIENCE_S)
-            if config is not None and (found is None or config.version > found.version):
-                found = config
+        """Take what is in force, or bring what this gateway has. One pool that answers is enough to know it."""
+        asked = (asyncio.wait_for(link.ledger.configuration(), PATIENCE_S) for link in self._replica.links.values())
+        configs = await _all(asked, enough=1)
+        found = max((config for config in configs if config is not None), key=lambda each: each.version, default=None)
         shared = None if found is None else _read(found.document)
         self._joined = True
         if found is None or shared is None:
-            self._publish("start", "start")
-        elif shared.base != self._base:
-            self._version = found.version
-            if shared.mode != self._live.mode and shared.mode in self._live.settings.mode_names:
-                self._obey(Shared(shared.base, shared.mode, _policy(self._live.settings), shared.by, "mode"))
-            self._publish("start", "start")
+            self._publish()
+            return
+        if shared.base != self._base:
+            self._meant.add(POLICY)
+        if self._meant:
+            self._version = self._seen = found.version
+            self._merge(shared)
+            self._publish()
         else:
             self._take(found, shared)
-            await self._configure()  # pools that have none yet
+            self._run("configure", self._configure)  # pools that have none yet
 
     async def _follow(self, link: PoolLink) -> None:
         config = await asyncio.wait_for(link.ledger.configuration(), PATIENCE_S)
-        if config is None or config.version <= self._version:
+        if config is None or config.version <= self._seen:
             return
         shared = _read(config.document)
         if shared is not None:
             self._take(config, shared)
 
     def _take(self, config: PoolConfig, shared: Shared) -> None:
-        if self._obey(shared):
-            self._base = shared.base
-        self._version, self._document = config.version, config.document
+        self._merge(shared)
+        self._seen = config.version
+        if self._meant:  # and handed over with the next try
+            self._version, self._document = max(self._version, config.version), self._said()
+        else:
+            self._version, self._document = config.version, config.document
+
+    def _merge(self, shared: Shared) -> bool:
+        """Put in force what others have and was not changed here; say whether it can be."""
+        own, others = self._own(), shared
+        if POLICY in self._meant:
+            others = msgspec.structs.replace(others, base=own.base, policy=own.policy)
+        if MODE in self._meant:
+            others = msgspec.structs.replace(others, mode=own.mode)
+        if not self._obey(others):
+            return False
+        self._base = others.base
+        if not self._meant:
+            self._last = (shared.by, shared.action)
+        return True
 
     def _obey(self, shared: Shared) -> bool:
         """Put in force what another gateway has; what is not valid here goes to the log, and nothing changes."""
@@ -132,42 +158,73 @@ class Sharing:
             return False
         finally:
             self._following = False
+            self._told = (live.mode, _policy(live.settings))
         return True
 
     # What changed here.
 
     def _changed(self, who: str, action: str) -> None:
         """Spread a change that is in force here. Called by ``Live``."""
-        self._replica.obey(self._live.settings.core_policy(self._live.mode))
-        if self._following or not self._joined:
-            return
-        if action == "reload":
-            self._base = _base(self._live.settings)
-        self._publish(f"{who} at {self._replica.terms.name}", action)
-
-    def _publish(self, by: str, action: str) -> None:
         live = self._live
-        shared = Shared(self._base, live.mode, _policy(live.settings), by, action)
+        self._replica.obey(live.settings.core_policy(live.mode))
+        if self._following:
+            return
+        mode, policy = self._told
+        self._told = (live.mode, _policy(live.settings))
+        meant = {
+            MODE: action == "mode" or live.mode != mode,
+            POLICY: action == "reload" or self._told[1] != policy,
+        }
+        self._meant |= {part for part, changed in meant.items() if changed}
+        if any(meant.values()):
+            self._last = (f"{who} at {self._replica.terms.name}", action)
+        if action == "reload":
+            self._base = _base(live.settings)
+        if self._joined:
+            self._publish()
+
+    def _publish(self) -> None:
         self._version += 1
-        self._document = msgspec.json.encode(shared).decode()
+        self._document = self._said()
         self._run("configure", self._configure)
 
+    def _own(self) -> Shared:
+        by, action = self._last
+        return Shared(self._base, self._live.mode, _policy(self._live.settings), by, action)
+
+    def _said(self) -> str:
+        return msgspec.json.encode(self._own()).decode()
+
     async def _configure(self) -> None:
-        """Hand what is in force to the ledgers; if somebody was faster, with a version above his."""
+        """Hand what is in force to the ledgers; if somebody was faster, with what he changed, and a version above his.
+
+        All at once: a pool may lie on a server that does not answer, and the others are not to wait for it.
+        """
         version = self._version
-        for spec in self._replica.policy.pools:
-            link = self._replica.links[spec.name]
-            while True:
-                config = self._replica.config(
-                    spec, version=self._version, mode=self._live.mode, document=self._document
-                )
-                try:
-                    await asyncio.wait_for(link.ledger.configure(config), PATIENCE_S)
-                    break
-                except LedgerConflict as conflict:
-                    self._version = max(self._version, conflict.version) + 1
+        pools = self._replica.policy.pools
+        await _all((self._hand_over(spec) for spec in pools), enough=len(pools))
         if self._version != version:
             await self._configure()  # all pools have one version
+
+    async def _hand_over(self, spec: PoolSpec) -> None:
+        link = self._replica.links[spec.name]
+        while True:
+            config = self._replica.config(spec, version=self._version, mode=self._live.mode, document=self._document)
+            try:
+                await asyncio.wait_for(link.ledger.configure(config), PATIENCE_S)
+            except LedgerConflict as conflict:
+                found = await asyncio.wait_for(link.ledger.configuration(), PATIENCE_S)
+                shared = None if found is None else _read(found.document)
+                if found is not None and shared is not None and not self._merge(shared) and not self._meant:
+                    self._version = self._seen = found.version  # not ours to take back
+                    self._document = found.document
+                    return
+                self._version = max(self._version, conflict.version) + 1
+                self._document = self._said()
+            else:
+                self._meant.clear()
+                self._seen = max(self._seen, config.version)
+                return
 
     def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do something that needs the store, again and again until it is done; of each kind only the latest."""
@@ -185,8 +242,24 @@ class Sharing:
                 return await work()
             except (TidegateError, TimeoutError) as error:
                 log.warning("cluster.waits", work=name, why=str(error) or "no answer")
+            except Exception:  # given up, it would never be done
+                log.exception("cluster.fault", what=name)
             await asyncio.sleep(pause_s)
             pause_s = min(AGAIN_LONGEST_S, 2 * pause_s)
+
+
+async def _all(calls: Iterable[Awaitable[T]], *, enough: int) -> list[T]:
+    """Make calls at once, to their ends; return the results of those that succeeded.
+
+    Raises:
+        TidegateError, TimeoutError: fewer than ``enough`` did; the first failure.
+    """
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    failed = [each for each in ended if isinstance(each, BaseException)]
+    unforeseen = [each for each in failed if not isinstance(each, TidegateError | TimeoutError)]
+    if unforeseen or (failed and len(ended) - len(failed) < enough):
+        raise (unforeseen or failed)[0]
+    return [each for each in ended if not isinstance(each, BaseException)]
 
 
 def _policy(settings: Settings) -> dict[str, Any]:

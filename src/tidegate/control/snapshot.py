@@ -15,10 +15,11 @@ from tidegate.control.live import Live
 from tidegate.control.snapshot_bounds import Bound, Bounds
 from tidegate.control.snapshot_replicas import replicas_of
 from tidegate.control.snapshot_verdict import judge
-from tidegate.control.snapshot_windows import RATE_S, WINDOW_S, BandWindow, Recent
+from tidegate.control.snapshot_windows import RATE_S, WINDOW_S, BandWindow, Recent, WasteWindow
 from tidegate.core import Discipline, GateKind, Policy, Unit
 from tidegate.core.snapshots import BackendSnapshot, BandSnapshot, Snapshot
 from tidegate.runtime import Driver
+from tidegate.splice import Waste
 from tidegate.telemetry import Recorder
 
 TOP = 10
@@ -49,6 +50,7 @@ class Observer:
         self._jobs = jobs
         now = driver.now()
         self._windows = {name: BandWindow(recorder.accounts[name], now) for name in recorder.bands}
+        self._waste = WasteWindow(recorder.waste, now)
         self._bounds = Bounds()
         self._effective: tuple[Settings, str, Settings, Policy] | None = None
         self._seen: tuple[object, ...] = ()
@@ -61,6 +63,7 @@ class Observer:
         now = self._driver.now()
         for window in self._windows.values():
             window.mark(now)
+        self._waste.mark(now)
 
     def peaks(self) -> dict[str, float]:
         """Return the gauges of which the history keeps the peaks; empty after a fault."""
@@ -136,6 +139,7 @@ class Observer:
                     self._windows, rows, recents, bounds, targets, _shares(settings, recents), strict=True
                 )
             ],
+            "waste": _wasted(self._waste.read()),
             "pools": list(_pools(snapshot)),
             "backends": [_backend(row, now) for row in snapshot.backends],
             "tenants": {
@@ -175,6 +179,10 @@ class Observer:
         if self._effective is None or self._effective[0] is not settings or self._effective[1] != mode:
             self._effective = (settings, mode, settings.in_mode(mode), settings.core_policy(mode))
         return self._effective[2:]
+
+
+def _wasted(waste: Waste) -> Document:
+    return {"tokens": waste.total, "part": shortened(waste.part, 5), "causes": waste.largest_first()}
 
 
 def _mode(live: Live) -> Document:

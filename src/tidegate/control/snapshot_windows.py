@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from tidegate.core import Reason
+from tidegate.splice import Waste
 from tidegate.telemetry.accounts import BandAccount
 from tidegate.telemetry.percentiles import SlidingCounts, part_within, quantile
 
@@ -117,6 +118,31 @@ class BandWindow:
             refusals=_less(counts.refusals, minute.refusals),
             over_s=now - minute.at,
         )
+
+
+class WasteWindow:
+    """What was computed for nothing in the last minute."""
+
+    def __init__(self, waste: Waste, now: float) -> None:
+        self._waste = waste
+        self._marks = deque([(now, waste.computed, dict(waste.by_cause))])
+
+    def mark(self, now: float) -> None:
+        """Remember the counters."""
+        marks = self._marks
+        marks.append((now, self._waste.computed, dict(self._waste.by_cause)))
+        while len(marks) > 1 and marks[1][0] <= now - WINDOW_S:
+            marks.popleft()
+
+    def read(self) -> Waste:
+        """Return what was computed and wasted since then."""
+        _, computed, causes = self._marks[0]
+        late = Waste()
+        late.computed = self._waste.computed - computed
+        for cause, tokens in self._waste.by_cause.items():
+            if tokens > causes.get(cause, 0):
+                late.by_cause[cause] = tokens - causes.get(cause, 0)
+        return late
 
 
 def _less(now: dict[Reason, int], then: dict[Reason, int]) -> dict[Reason, int]:

@@ -1,7 +1,8 @@
 """Accept or refuse a newcomer; displace lower work when the whole queue is full (SPEC §6, §15.3, §15.15).
 
 A newcomer is queued first and the free seats are dealt; only if it still waits do the capacities speak. So one that
-can be dispatched at once is never refused for capacity. Order of the checks: the tenant's ``max_queued``, the band's
+can be dispatched at once is never refused for capacity. Where nothing else waits it is not even queued: the same is
+decided in a quarter of the steps. Order of the checks: the tenant's ``max_queued``, the band's
 own capacity with its ``full`` rule, then bytes and length of the whole queue, where the lowest waiting band gives
 way. Bounds lowered live discard nothing: a newcomer displaces no more than it adds.
 """
@@ -11,10 +12,21 @@ from __future__ import annotations
 from tidegate.core.actions import Action, Reject
 from tidegate.core.claims import claim_of
 from tidegate.core.dependencies import bind, patience, register, unmet
-from tidegate.core.dispatching import deal
+from tidegate.core.dispatching import deal, start
 from tidegate.core.fairness import flow_key
 from tidegate.core.forecast import INFINITE, expected_wait
-from tidegate.core.gates import MODE, PAUSED, Gate, GateKind, hold, look, paused_until
+from tidegate.core.gates import (
+    MODE,
+    NO_ROOM,
+    NO_SEAT,
+    PAUSED,
+    Gate,
+    GateKind,
+    hold,
+    look,
+    paused_until,
+    stops_for_want_of_seats,
+)
 from tidegate.core.lending import Wait
 from tidegate.core.model import Reason, Ticket
 from tidegate.core.names import full_name
@@ -22,6 +34,7 @@ from tidegate.core.ordering import GONE, WAITING, Entry
 from tidegate.core.policy import Full, Saturated
 from tidegate.core.pools import Pool
 from tidegate.core.queues import BandQueue
+from tidegate.core.room import lacks, open_but_for_room
 from tidegate.core.state import MOST_EVICTIONS, State
 
 
@@ -56,6 +69,14 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         arrived = now
     state.entries = number = state.entries + 1
     entry = state.live[ticket.id] = Entry(ticket, tenant, number, arrived, now, expires)
+    if seating.free > 0 and arrived == now and not (tenant.parked or state.behind):
+        kind = pool.turn_alone(queue, now) if not waiting.total or pool.is_empty() else None
+        if kind is not None:
+            queue.pass_through(entry, flow, kind)
+            start(state, pool, entry, kind, queue.band, actions)
+            if tenant.known or ticket.name:
+                _accept(state, entry, actions)
+            return
     tenant.queued += 1
     crowded = waiting.enter(entry, queue.band)
     queue.add(entry, flow, now)
@@ -92,6 +113,8 @@ def _park(state: State, queue: BandQueue, ticket: Ticket, pending: list[str] | R
     tenant.queued += 1
     state.waiting.enter_aside(entry, queue.band)
     state.names.parked[entry] = Wait(ticket.tenant, queue.band, entry)
+    if state.policy.observe_only:
+        state.names.doubt(entry)
     _confine(state, entry, actions)
     if entry.state == WAITING:
         bind(state, entry, pending, actions)
@@ -139,7 +162,12 @@ def _saturated(state: State, pool: Pool, queue: BandQueue, ticket: Ticket) -> Re
     if not spec.admit and ticket.name and state.names.awaited(full_name(ticket, ticket.name)) is not None:
         return None  # somebody who may run waits for it, and will lend it his band
     gate = _gate(state, pool, queue) if spec.admit else MODE
-    if gate is None or gate.kind not in (GateKind.CEILING, GateKind.KV, GateKind.MODE):
+    seating = pool.seating
+    if open_but_for_room(seating, gate) and lacks(seating, queue.band, ticket.work.tokens, state.now):
+        gate = NO_ROOM
+    elif gate is NO_SEAT:
+        gate = stops_for_want_of_seats(seating, queue.band, state.now)
+    if gate is None or gate.kind not in (GateKind.CEILING, GateKind.KV, GateKind.ROOM, GateKind.MODE):
         return None
     return Reject(ticket, Reason.SHED, pool.retry_after(queue.band, state.now), gate.detail)
 
@@ -161,7 +189,7 @@ def _untimely(state: State, ticket: Ticket) -> Reject | None:
 
 
 def _over_budget(state: State, ticket: Ticket) -> Reject | None:
-    tenant = state.tenants.all.get(ticket.tenant)
+    tenant = state.tenants.all.get(ticket.tenant) if state.tenants.metered else None
     if tenant is None:
         return None
     for budget, unit in ((tenant.requests, "requests"), (tenant.tokens, "tokens")):
@@ -256,7 +284,7 @@ def _victim(state: State, band: int) -> Entry | None:
         if not queues:
             continue
         victim = _last_of(max(queues, key=_longest_backlog), state.now)
-        if claim_of(victim, state.now).band > band and not victim.stops:  # else its client has a part of its answer
+        if claim_of(victim, state.now).band > band and not victim.begun:
             return victim
         newest = state.waiting.bands[lower].newest()  # if even this one is promoted, the whole band is
         if newest is not None and claim_of(newest, state.now).band > band:

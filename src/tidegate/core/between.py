@@ -101,7 +101,7 @@ class QuickBetween:
 
     __slots__ = (
         "_before", "_clock", "_floored", "_from", "_join", "_late", "_out", "_period", "_soon", "bits", "cap", "credit",
-        "earn", "floors", "unit",
+        "earn", "floors", "others", "unit",
     )  # fmt: skip
 
     def __init__(self, floors: Sequence[Fraction], cap: Fraction) -> None:
@@ -111,6 +111,7 @@ class QuickBetween:
         self._period, self._join = plain.period, plain.join
         self._floored = [band for band, period in enumerate(plain.period) if period]
         self.bits = [1 << band if period else 0 for band, period in enumerate(plain.period)]
+        self.others = [sum(self.bits) - bit for bit in self.bits]  # of each band, all floored ones but itself
         # With as much slack as there are floors, no floor can be due: below these gaps there is nothing to check.
         self._late = [period - len(self._floored) if period else 0 for period in plain.period]
         self._clock = 0

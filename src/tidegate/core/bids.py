@@ -16,7 +16,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidegate.core.gates import look
-from tidegate.core.ordering import Entry
+from tidegate.core.ordering import Entry, runnable
+from tidegate.core.room import has_room
 
 if TYPE_CHECKING:
     from tidegate.core.fairness import Flow
@@ -78,6 +79,7 @@ class PoolBids:
         rates: arrivals per second in each band.
         seats: seats of each backend by name.
         held_s: mean time that a seat is held, seconds; 0 before the first was given back.
+        top: seats in use for work of the highest band.
     """
 
     used: tuple[tuple[str, int], ...]
@@ -86,6 +88,7 @@ class PoolBids:
     rates: tuple[float, ...]
     seats: tuple[tuple[str, int], ...]
     held_s: float
+    top: int = 0
 
 
 def pool_bids(state: State, pool: Pool) -> PoolBids:
@@ -95,7 +98,7 @@ def pool_bids(state: State, pool: Pool) -> PoolBids:
     if not (state.draining or state.behind):
         if seating.gating:
             look(seating, state.now)
-        found = [_bid(state, pool, band) for band in range(len(pool.queues)) if seating.admits(band)]
+        found = [_bid(state, pool, band) for band in range(len(pool.queues))]
         bids = tuple(bid for bid in found if bid is not None)
     return PoolBids(
         tuple((backend.name, backend.running) for backend in seating.backends),
@@ -104,6 +107,7 @@ def pool_bids(state: State, pool: Pool) -> PoolBids:
         tuple(queue.arrivals.rate(state.now, queue.entered) for queue in pool.queues),
         tuple((backend.name, backend.seats) for backend in seating.backends),
         pool.drain.mean_s,
+        pool.queues[0].running,
     )
 
 
@@ -116,6 +120,9 @@ def _bid(state: State, pool: Pool, band: int) -> Bid | None:
     queue, seating = pool.queues[band], pool.seating
     again = [entry for entry in pool.retries if entry.queue.band == band]
     head = queue.head()
+    if seating.shuts(band):
+        again += runnable(queue.begun)
+        head = None
     if head is None and not again:
         return None
     able = [backend for backend in seating.backends if seating.can_take(backend, band)]
@@ -125,12 +132,23 @@ def _bid(state: State, pool: Pool, band: int) -> Bid | None:
             able = allowed
     if not able:
         return None
+    fitting = None
+    if head is not None and seating.gating and seating.bands[band].kv_watermark:
+        fitting = Fitting(state, pool, band, able)
+        head = fitting.oldest
+        if not again:  # those need no room: they have had their turn
+            able = fitting.able
+        if head is None and not again:
+            return None
     again.sort(key=lambda entry: (entry.arrived, entry.seq))
-    first = again[:MOST_HEADS] + ([] if head is None else upcoming(queue, state.now, MOST_HEADS - len(again)))
+    first = again[:MOST_HEADS]
+    if head is not None:
+        first += upcoming(queue, state.now, MOST_HEADS - len(again), fitting)
     oldest = min((*again, *([] if head is None else [head])), key=lambda entry: (entry.arrived, entry.seq))
+    listed = len(first) < MOST_HEADS or (fitting is not None and (head is None or fitting.left_out))
     return Bid(
         band,
-        len(first) if len(first) < MOST_HEADS else len(again) + queue.count,
+        len(first) if listed else len(again) + (0 if head is None else queue.count),
         _head(seating, oldest, able),
         tuple(_head(seating, entry, able) for entry in first),
         tuple(backend.name for backend in able),
@@ -143,18 +161,59 @@ def _head(seating: Seating, entry: Entry, able: list[Backend]) -> Head:
     return Head(entry.arrived, payer, entry.cost, None if near is None else near.name)
 
 
-def upcoming(queue: BandQueue, now: float, most: int) -> list[Entry]:
-    """Return the next ``most`` tickets of a band in the order of turns; changes nothing. It must have one to run."""
+class Fitting:
+    """What of a band has room in a cache, by the size rule (``room``); a grant for anything else would be in vain.
+
+    Several tickets are granted at once, so each has to have room beside those before it, on the backends of the first.
+
+    Attributes:
+        oldest: the ticket that has waited longest of those that may run; ``None``: all wait for room.
+        able: the backends that have room for the first.
+        left_out: some ticket has no room.
+    """
+
+    def __init__(self, state: State, pool: Pool, band: int, able: list[Backend]) -> None:
+        self._seating, self._band, self._now = pool.seating, band, state.now
+        self._tokens = 0
+        self.left_out = False
+        queue = pool.queues[band]
+        waits, entry = pool.room.judge(pool.seating, queue, state.now)
+        first = queue.next_up(state.now) if entry is None else entry
+        self.able = [each for each in able if self._has_room(each, first.cost)]
+        self._let = None
+        if not self.able and not waits:  # it has waited long enough
+            self._let, self.able = first, able
+        self.oldest = None if waits else queue.head() if entry is None else entry
+
+    def take(self, entry: Entry) -> bool:
+        """Say whether a ticket has room beside those taken before it, and take it."""
+        fits = entry is self._let or any(self._has_room(each, self._tokens + entry.cost) for each in self.able)
+        if fits:
+            self._tokens += entry.cost
+        else:
+            self.left_out = True
+        return fits
+
+    def _has_room(self, backend: Backend, tokens: int) -> bool:
+        return has_room(self._seating, self._band, tokens, backend, self._now)
+
+
+def upcoming(queue: BandQueue, now: float, most: int, fitting: Fitting | None = None) -> list[Entry]:
+    """Return the next ``most`` tickets of a band in the order of turns; changes nothing. It must have one to run.
+
+    With ``fitting``, a ticket that has no room holds up those of its flow behind it, and no others.
+    """
     if most <= 0:
         return []
     newest = queue.serves_newest(now)
-    rows = [(flow.tag, number, flow, _next_of(flow, newest=newest)) for number, flow in queue.first_flows(most)]
+    flows = queue.first_flows(most if fitting is None else most + 1)
+    rows = [(flow.tag, number, flow, _next_of(flow, newest=newest)) for number, flow in flows]
     found: list[Entry] = []
     heapify(rows)  # no two numbers are equal, so that flows are never compared
     while rows and len(found) < most:
         tag, number, flow, entries = rows[0]
         entry = next(entries, None)
-        if entry is None:
+        if entry is None or (fitting is not None and not fitting.take(entry)):
             heappop(rows)
         else:
             found.append(entry)

@@ -79,6 +79,11 @@ class Bids:
             for queue, weight, rate in self.rows
         ]
 
+    def claim(self, entry: Entry, now: float) -> float:
+        """Return the bid of one ticket, without promotion."""
+        band = entry.queue.band
+        return self._weights[band] + self._rates[band] * (now - entry.arrived)
+
     def promote(self, now: float, claims: list[float | None]) -> list[Entry]:
         """Raise the bids of bands whose oldest ticket is promoted; return those that began to claim so just now."""
         fresh = []

@@ -84,14 +84,12 @@ def patience(state: State, ticket: Ticket, since: float, *, unknown: bool) -> fl
 
 def overdue(state: State, entry: Entry) -> tuple[Reason, str] | None:
     """Say why a parked ticket whose time is up must go; ``None`` when it was given more time."""
-    wait = state.names.parked[entry]
     deadline = entry.ticket.deadline
     if deadline is not None and deadline <= state.now:
         return Reason.EXPIRED, "the deadline passed while its dependencies were not done"
-    known = state.names.elsewhere
-    unknown = next((work.name for work in wait.works if work.entry is None and work.name not in known), None)
+    unknown = unsent(state, entry)
     if unknown is not None:
-        return Reason.DEPENDENCY_FAILED, f"nobody sent {unknown}"
+        return unknown
     until = patience(state, entry.ticket, entry.submitted, unknown=False)
     if until > state.now:
         state.waiting.set_expiry(entry, until)
@@ -99,11 +97,19 @@ def overdue(state: State, entry: Entry) -> tuple[Reason, str] | None:
     return Reason.EXPIRED, "its dependencies were not done in time"
 
 
+def unsent(state: State, entry: Entry) -> tuple[Reason, str] | None:
+    """Say why a parked ticket must go if nobody has sent what it waits for; ``None`` when all is there."""
+    works, known = state.names.parked[entry].works, state.names.elsewhere
+    unknown = next((work.name for work in works if work.entry is None and work.name not in known), None)
+    return None if unknown is None else (Reason.DEPENDENCY_FAILED, f"nobody sent {unknown}")
+
+
 def register(state: State, entry: Entry, actions: list[Action]) -> None:
     """Let an accepted ticket bear its name; those who waited for it to appear lend to it."""
     work = state.names.begin(entry)
     if work is not None:
         settle_work(state, work, actions)
+        state.may_shut_out(entry)  # it was let in for who waits for it, and what is lent may not be enough
 
 
 def call(state: State, signal: Waiter, actions: list[Action]) -> None:
@@ -171,6 +177,7 @@ def _make_runnable(state: State, entry: Entry, actions: list[Action]) -> None:
     if work is not None:
         settle_work(state, work, actions)
     state.names.moved = True
+    state.may_shut_out(entry)
 
 
 def status(state: State, name: str, now: float) -> Status:

@@ -6,7 +6,7 @@ from tidegate.core.actions import Action, Dispatch
 from tidegate.core.capacity import answered, arm
 from tidegate.core.gates import NEVER
 from tidegate.core.lending import started
-from tidegate.core.model import Lease, Outcome, Release
+from tidegate.core.model import Lease, Outcome, Release, Turn
 from tidegate.core.ordering import GONE, Entry
 from tidegate.core.pools import Pool
 from tidegate.core.requeueing import retry
@@ -19,6 +19,8 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
     if state.draining or state.behind:
         return
     now, seating = state.now, pool.seating
+    if not state.waiting.total and pool.rests(now):
+        return
     if pool.retries:
         retry(state, pool, actions)
     while seating.free > 0:
@@ -28,30 +30,35 @@ def deal(state: State, pool: Pool, actions: list[Action]) -> None:
                 arm(state, pool)
             break
         entry, kind, band = turn
-        ticket, tenant = entry.ticket, entry.tenant
         state.waiting.leave(entry)
-        tenant.queued -= 1
-        tenant.running += 1
-        if tenant.limit is not None:
-            tenant.settle()
-        backend = entry.backend = seating.only or seating.choose(entry, band)
-        backend.running += 1  # from here as ``Seating.seat``
-        backend.outstanding += entry.cost
-        backend.sensor.answers += entry.answer
-        seating.taken += 1
-        seating.free -= 1
-        if seating.gating:
-            backend.charge(now, entry)
-        number = state.leases = state.leases + 1
-        lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
-        state.running[number] = entry
-        actions.append(Dispatch(ticket, lease, pool.barred))
-        if ticket.stoppable:
-            pool.press.running(number, entry, kind, band)
-        if ticket.name:
-            started(state, entry, actions)
+        entry.tenant.queued -= 1
+        start(state, pool, entry, kind, band, actions)
     if pool.press.at < NEVER:
         pool.press.look(state, pool, actions)
+
+
+def start(state: State, pool: Pool, entry: Entry, kind: Turn, band: int, actions: list[Action]) -> None:
+    """Give a free seat to a ticket that does not wait any more; ``kind`` and ``band`` are those of its turn."""
+    ticket, tenant, seating, now = entry.ticket, entry.tenant, pool.seating, state.now
+    tenant.running += 1
+    if tenant.limit is not None:
+        tenant.settle()
+    backend = entry.backend = seating.only or seating.choose(entry, band, now)
+    backend.running += 1  # from here as ``Seating.seat``
+    backend.outstanding += entry.cost
+    backend.sensor.answers += entry.answer
+    seating.taken += 1
+    seating.free -= 1
+    if seating.gating:
+        backend.charge(now, entry)
+    number = state.leases = state.leases + 1
+    lease = entry.lease = Lease(number, ticket, backend.name, kind, band, now - entry.submitted, now)
+    state.running[number] = entry
+    actions.append(Dispatch(ticket, lease, pool.barred))
+    if ticket.stoppable:
+        pool.press.running(number, entry, kind, band)
+    if ticket.name:
+        started(state, entry, actions)
 
 
 def give_back(state: State, entry: Entry, release: Release) -> Pool:

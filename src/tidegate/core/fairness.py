@@ -6,8 +6,9 @@ at the present virtual time, so it neither pays for the past nor banks credit. W
 corrected by the tokens really used (the virtual token counter of Sheng et al., 2024). When the band has neither
 waiting nor running work, its busy period ends: virtual time moves to the greatest tag, and nobody owes any more.
 
-The flow whose turn it is comes from a heap by tag. Each flow has one valid item there, whose key is at most its tag;
-the top is brought up to date before it is believed. So no step walks all flows.
+The flow whose turn it is comes from a heap by tag; of equal tags the one that began to wait first. Each flow has one
+valid item there, whose key is at most its tag; the top is brought up to date before it is believed. So no step walks
+all flows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Flow(Line):
     Attributes:
         tag: virtual start time of its next ticket.
         running: its tickets that hold a seat.
-        order_no: number of its valid item in the heap of flows, ``NONE`` without one.
+        order_no, order_tag: number and tag of its valid item in the heap of flows; the number, given when it began to
+            wait, is ``NONE`` without one.
         age_seq, age_at: sequence number and arrival of its valid item among the band's ages (see ``queues``).
         mark: length under which it stands among the longest flows, at least its count.
     """
@@ -90,7 +92,7 @@ class FairFlows:
         order = self.order
         while order:
             tag, number, flow = order[0]
-            if flow.order_no != number:
+            if flow.order_no != number or flow.order_tag != tag:
                 heappop(order)
             elif not flow.count or flow.tenant.parked:
                 heappop(order)
@@ -106,7 +108,9 @@ class FairFlows:
         """Return the runnable flows with the least tags, at most ``most``, each with its number; changes no order."""
         taken: list[tuple[float, int, Flow]] = []
         while len(taken) < most and self._first() is not None:
-            taken.append(heappop(self.order))
+            item = heappop(self.order)
+            if not taken or taken[-1] != item:  # an older item of a flow may be valid again beside its equal
+                taken.append(item)
         for item in taken:
             heappush(self.order, item)
         return [(number, flow) for _, number, flow in taken]
@@ -119,7 +123,7 @@ class FairFlows:
         """
         number, tag = flow.order_no, flow.tag
         top = self.order[0]
-        if top[1] == number and top[0] == tag:  # it was its turn besides
+        if top[1] == number and top[0] == tag == flow.order_tag:  # it was its turn besides
             if tag > self.virtual:
                 self.virtual = tag
             flow.tag = flow.order_tag = tag = tag + tokens / flow.tenant.weight
@@ -135,7 +139,7 @@ class FairFlows:
         """Account for tokens used beyond the estimate; negative gives back."""
         flow.tag += tokens / flow.tenant.weight
         if flow.order_no != NONE and flow.tag < flow.order_tag:
-            self.line_up(flow)
+            self._move_up(flow)
 
     def lead(self, key: str, tokens: float) -> None:
         """Set how far a waiting flow is ahead of the others' virtual time; unknown ones are ignored."""
@@ -143,7 +147,7 @@ class FairFlows:
         if flow is not None and flow.count:
             flow.tag = self.virtual + tokens
             if flow.order_no != NONE and flow.tag < flow.order_tag:
-                self.line_up(flow)
+                self._move_up(flow)
 
     def number(self) -> int:
         """Return a new number; ties between equal keys fall to the one that came first."""
@@ -151,13 +155,17 @@ class FairFlows:
         return self._pushes
 
     def line_up(self, flow: Flow) -> None:
-        """Put a runnable flow into the heap at its present tag."""
+        """Put a flow into the heap that may run from now on."""
+        self._pushes = flow.order_no = self._pushes + 1
+        self._move_up(flow)
+
+    def _move_up(self, flow: Flow) -> None:
+        """Give a flow of the heap another item there, at its present tag."""
         if len(self.order) > 2 * len(self.flows) + _SLACK:
-            self.order = [item for item in self.order if item[2].order_no == item[1]]
+            self.order = [item for item in self.order if item[2].order_no == item[1] and item[2].order_tag == item[0]]
             heapify(self.order)
-        self._pushes = number = self._pushes + 1
-        flow.order_no, flow.order_tag = number, flow.tag
-        heappush(self.order, (flow.tag, number, flow))
+        flow.order_tag = flow.tag
+        heappush(self.order, (flow.tag, flow.order_no, flow))
 
     def retire(self, flow: Flow) -> None:
         """Note that a flow has neither waiting nor running work; it is closed some time later."""

@@ -26,6 +26,7 @@ class GateKind(StrEnum):
     BUDGET = "budget"
     NO_SEAT = "no_seat"
     KV = "kv"
+    ROOM = "room"
     MODE = "mode"
     RESERVE = "reserve"
     CEILING = "ceiling"
@@ -51,6 +52,7 @@ PAUSED = Gate(GateKind.PAUSED, "every backend of the model has asked for a pause
 BUDGET = Gate(GateKind.BUDGET, "the quota of every backend of the model is used up for now", gated=True)
 NO_SEAT = Gate(GateKind.NO_SEAT, "every seat is taken", gated=True)
 KV = Gate(GateKind.KV, "the engines have less free cache than the band's watermark", gated=True)
+NO_ROOM = Gate(GateKind.ROOM, "no engine has room in its cache for so long a request", gated=True)
 MODE = Gate(GateKind.MODE, "the mode admits no work of this band", gated=True)
 _RESERVE = Gate(GateKind.RESERVE, "the free seats are reserved for a higher band", gated=False)
 _CEILING = Gate(GateKind.CEILING, "more seats are taken than the band's ceiling allows", gated=False)
@@ -85,7 +87,7 @@ def look(pool: Seating, now: float) -> None:
     else:
         pool.stopped = [_STEPS[best]] * len(pool.bands)
     if pool.closing and not pool.observing:
-        pool.stopped = [stop if band.admit else MODE for stop, band in zip(pool.stopped, pool.bands, strict=True)]
+        pool.stopped = [stop if pool.admits(band) else MODE for band, stop in enumerate(pool.stopped)]
     pool.usable = min(pool.usable, pool.free)  # of what is lent here; otherwise it is no more anyway
 
 
@@ -137,14 +139,35 @@ def hold(pool: Seating, band: int) -> Gate | None:
     return None
 
 
+def stops_for_want_of_seats(pool: Seating, band: int, now: float) -> Gate:
+    """Return what stops ``band`` where every seat is taken: its ceiling, its watermark, or that alone."""
+    if pool.taken > pool.most_taken[band]:
+        return _CEILING
+    up = [backend for backend in pool.backends if backend.up] if pool.gating else []
+    if up and all(each.sensor.gate(now, each.outstanding) and each.sensor.closed[band] for each in up):
+        return KV
+    return NO_SEAT
+
+
 def holds(pool: Seating) -> list[str | None]:
-    """Return for every band whether a ceiling or a reserve holds it, as ``hold`` says where nothing gates it."""
+    """Return for every band what holds it where nothing gates it, as kinds of dispatch may pass.
+
+    A reserve that is short has no seat to spare for age either: like a ceiling it lets only floors pass.
+    """
     free = pool.usable if pool.gating else pool.free
     taken = pool.taken
     return [
-        GateKind.CEILING if taken > most else GateKind.RESERVE if free <= least else None
-        for most, least in zip(pool.most_taken, pool.least_free, strict=True)
+        GateKind.CEILING if taken > most or free <= firm else GateKind.RESERVE if free <= least else None
+        for most, least, firm in zip(pool.most_taken, pool.least_free, pool.firm, strict=True)
     ]
+
+
+def crowds(pool: Seating, band: int, tokens: int, now: float) -> bool:
+    """Say whether a ticket of a band with a watermark is too large for every backend that is open to its band."""
+    if pool.observing or not pool.bands[band].kv_watermark:
+        return False
+    open_to = [backend for backend in pool.backends if pool.can_take(backend, band)]
+    return not any(backend.sensor.fits(now, backend.outstanding, tokens) for backend in open_to)
 
 
 def paused_until(pool: Seating, now: float) -> float | None:

@@ -26,7 +26,7 @@ def use(state: State, grant: Granted, actions: list[Action]) -> None:
         return
     if pool.seating.gating:
         look(pool.seating, state.now)
-    if not pool.seating.can_take(backend, grant.band) or not pool.seating.admits(grant.band):
+    if not pool.seating.can_take(backend, grant.band):
         return
     again = [each for each in pool.retries if each.queue.band == grant.band and backend not in each.avoid]
     if again:
@@ -34,9 +34,10 @@ def use(state: State, grant: Granted, actions: list[Action]) -> None:
         pool.seating.seat_on(backend, entry, state.now)
         dispatch_again(state, pool, entry, backend, actions)
         return
-    queue = pool.queues[grant.band]
-    if queue.head() is not None:
-        _start(state, pool, queue.take(grant.kind, state.now), backend, grant.kind, actions)
+    if pool.seating.admits(grant.band) and pool.queues[grant.band].head() is not None:
+        taken = pool.take_granted(grant.band, grant.kind, backend, state.now)
+        if taken is not None:
+            _start(state, pool, taken, backend, grant.kind, actions)
 
 
 def _start(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from heapq import heappop
+
 from tidegate.core.actions import Action
-from tidegate.core.dependencies import overdue
-from tidegate.core.gates import MODE, NEVER, PAUSED, paused_until
+from tidegate.core.dependencies import overdue, unsent
+from tidegate.core.gates import MODE, NEVER, NO_ROOM, PAUSED, paused_until
 from tidegate.core.model import Reason
 from tidegate.core.ordering import Entry
+from tidegate.core.room import lacks
 from tidegate.core.state import MOST_EVICTIONS, State
 
 
 def sweep(state: State, actions: list[Action]) -> bool:
     """Evict what is due, at most ``MOST_EVICTIONS``; return whether nothing due is left."""
     if state.policy.observe_only and not state.draining:
-        state.waiting.wake = state.waiting.alarm
-        return True
+        return _end_doubt(state, actions)
     for _ in range(MOST_EVICTIONS - 1):  # one is left for the newcomer that the same call may displace for
         entry = _next(state)
         if entry is None:
@@ -34,8 +36,24 @@ def wakeup(state: State) -> float | None:
         return None
     if state.draining or state.names.restless or state.closing:
         return state.now
-    at = state.waiting.alarm if state.policy.observe_only else state.waiting.next_wake()
+    observing = state.policy.observe_only
+    at = min(state.waiting.alarm, state.names.next_doubt()) if observing else state.waiting.next_wake()
     return max(state.now, at) if at < NEVER else None
+
+
+def _end_doubt(state: State, actions: list[Action]) -> bool:
+    """End the wait for names that nobody sends: all that is due while the rules are only observed."""
+    names = state.names
+    for _ in range(MOST_EVICTIONS - 1):
+        if names.next_doubt() > state.now:
+            break
+        entry = heappop(names.doubted)[2]
+        reason = unsent(state, entry)
+        if reason is not None:
+            state.evict(entry, reason[0], actions, reason[1])
+    next_doubt = names.next_doubt()
+    state.waiting.wake = min(state.waiting.alarm, next_doubt)
+    return next_doubt > state.now
 
 
 def _next(state: State) -> Entry | None:
@@ -62,7 +80,7 @@ def _shut_out(state: State) -> Entry | None:
 
 
 def _is_shut_out(state: State, entry: Entry) -> bool:
-    if entry.stops:  # its client has a part of its answer: it is as good as running
+    if entry.begun:  # as good as running, and running work ends
         return False
     return not (state.policy.bands[entry.queue.band].admit or entry.ticket.patient or entry in state.names.parked)
 
@@ -75,8 +93,11 @@ def _reason(state: State, entry: Entry) -> tuple[Reason, str] | None:
         return Reason.SHED, MODE.detail
     if entry in state.names.parked:
         return overdue(state, entry)
-    seating = state.pools[entry.queue.pool].seating
+    pool, band = state.pools[entry.queue.pool], entry.queue.band
+    seating = pool.seating
     if seating.up:
-        busy = paused_until(seating, state.now) is not None
-        return (Reason.UPSTREAM_BUSY, PAUSED.detail) if busy else (Reason.EXPIRED, "")
+        if paused_until(seating, state.now) is not None:
+            return Reason.UPSTREAM_BUSY, PAUSED.detail
+        held = pool.room.waits(band) and lacks(seating, band, entry.cost, state.now)
+        return Reason.EXPIRED, NO_ROOM.detail if held else ""
     return Reason.NO_BACKEND, "no backend of the model came up in time"

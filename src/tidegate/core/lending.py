@@ -160,25 +160,24 @@ def _lend(state: State, work: Work, entry: Entry, flow: Flow) -> None:
 
 def _go_home(state: State, work: Work, entry: Entry) -> None:
     moved = _copy(state, work, entry)
-    state.waiting.enter(moved, entry.ticket.band)
+    (state.waiting.enter_aside if moved.returned else state.waiting.enter)(moved, entry.ticket.band)
     queue = state.pools[entry.queue.pool].queues[entry.ticket.band]
     _requeue(state, moved, queue, state.flow_for(queue, entry.ticket, entry.tenant))
+    state.may_shut_out(moved)
 
 
 def _copy(state: State, work: Work, entry: Entry) -> Entry:
-    """Take an entry out of the queue and make its double; the old one may lie dead in a line until swept."""
+    """Take an entry out of the queue and make its double."""
     entry.state = GONE
     state.waiting.leave(entry)
     entry.queue.remove(entry)
     state.entries += 1
-    moved = Entry(entry.ticket, entry.tenant, state.entries, entry.arrived, entry.submitted, entry.expires)
-    moved.promoted, moved.stops = entry.promoted, entry.stops
+    moved = entry.double(state.entries, entry.expires)
     work.entry = state.live[entry.ticket.id] = moved
     state.names.replaced(entry, moved)
     return moved
 
 
 def _requeue(state: State, entry: Entry, queue: BandQueue, flow: Flow) -> None:
-    queue.add(entry, flow, state.now)
-    queue.entered -= 1  # it did not arrive now: rates of arrival are not for lent work
+    queue.add_back(entry, flow, state.now)  # rates of arrival are not for lent work
     state.names.moved = state.names.restless = True

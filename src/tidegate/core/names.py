@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heappop, heappush
 
 from tidegate.core.lending import Wait, Work
 from tidegate.core.model import Outcome, Ticket
@@ -44,6 +45,7 @@ class Names:
     Attributes:
         elsewhere: full names of work that goes on outside the scheduler.
         parked: tickets that wait for their dependencies.
+        doubted: while the rules are only observed: when to see whether somebody has sent what a parked one waits for.
         ended: works that have ended, whose waiters are still to be told; without an outcome, there is no such work.
         moved: some work changed its band since seats were last dealt for that.
         restless: there is something to do for ``Scheduler._settle_names``.
@@ -51,7 +53,7 @@ class Names:
 
     __slots__ = (
         "_done", "_live", "_order", "_unknown", "_works",
-        "callers", "elsewhere", "ended", "moved", "parked", "restless",
+        "callers", "doubted", "elsewhere", "ended", "moved", "parked", "restless",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,7 +66,19 @@ class Names:
         self.moved = self.restless = False
         self.callers: dict[str, Wait] = {}
         self.parked: dict[Entry, Wait] = {}
+        self.doubted: list[tuple[float, int, Entry]] = []
         self.ended: deque[tuple[Work, deque[Wait], Outcome | None]] = deque()
+
+    def doubt(self, entry: Entry) -> None:
+        """Look at a parked ticket when it expires."""
+        heappush(self.doubted, (entry.expires, entry.seq, entry))
+
+    def next_doubt(self) -> float:
+        """Return when to look at the next parked ticket, infinity for never."""
+        doubted = self.doubted
+        while doubted and doubted[0][2] not in self.parked:
+            heappop(doubted)
+        return doubted[0][0] if doubted else float("inf")
 
     def live(self, name: str) -> Entry | None:
         """Return the ticket that bears a full name now."""

@@ -34,12 +34,15 @@ class Entry:
 
     Attributes:
         before, after: its neighbours among those that wait in its band (see ``waiting``).
+        begun: a part of its answer is there, so that neither a mode nor a newcomer turns it away.
+        returned: it has had a seat before; it waits aside, outside of capacity and displacement.
         state: WAITING, RUNNING or GONE.
     """
 
     __slots__ = (
-        "after", "answer", "arrived", "avoid", "backend", "before", "charged", "cost", "early", "expires", "flow",
-        "lease", "line", "promoted", "queue", "seq", "state", "stops", "submitted", "tenant", "ticket",
+        "after", "answer", "arrived", "avoid", "backend", "before", "begun", "charged", "cost", "early", "expires",
+        "flow", "lease", "line", "promoted", "queue", "returned", "seq", "state", "stops", "submitted", "tenant",
+        "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +66,8 @@ class Entry:
         self.state = WAITING
         self.promoted = False
         self.stops = 0  # how often it was preempted
+        self.begun = False
+        self.returned = False
         self.avoid: tuple[Backend, ...] = ()  # those that failed it
         self.charged: Slot | None = None  # where its tokens stand in the backend's quota
         self.early = False  # expires before tickets of its band that entered earlier
@@ -73,6 +78,24 @@ class Entry:
         self.line: BandList
         self.lease: Lease
         self.backend: Backend
+
+    def double(self, seq: int, expires: float) -> Entry:
+        """Return one to wait in its place, with its past: the old one may lie dead in a line until swept."""
+        moved = Entry(self.ticket, self.tenant, seq, self.arrived, self.submitted, expires)
+        moved.promoted, moved.avoid, moved.stops = self.promoted, self.avoid, self.stops
+        moved.returned, moved.begun = self.returned, self.begun
+        return moved
+
+
+def runnable(entries: list[Entry]) -> list[Entry]:
+    """Return those that still wait, and whose tenants may run more."""
+    return [entry for entry in entries if not (entry.state or entry.flow.tenant.parked)]
+
+
+def first_begun(entries: list[Entry]) -> Entry | None:
+    """Return the oldest that waits and may run of the tickets that have begun, ``None`` when there is none."""
+    able = runnable(entries)
+    return min(able, key=lambda entry: (entry.arrived, entry.seq)) if able else None
 
 
 class Rule:

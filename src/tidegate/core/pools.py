@@ -12,14 +12,15 @@ from tidegate.core.actions import Action, Promote
 from tidegate.core.between import QuickBetween
 from tidegate.core.claims import Bids
 from tidegate.core.forecast import Drain
-from tidegate.core.gates import KV, NEVER, GateKind, holds, look, paused_until
+from tidegate.core.gates import KV, NEVER, GateKind, crowds, holds, look, paused_until
 from tidegate.core.guard import EVERY_S, Guard
 from tidegate.core.model import Reason, Turn
-from tidegate.core.ordering import Entry
+from tidegate.core.ordering import Entry, first_begun
 from tidegate.core.policy import AUTO, Discipline, Policy, PoolSpec, Unit
 from tidegate.core.preemption import Press
 from tidegate.core.queues import BandQueue
-from tidegate.core.routing import Seating
+from tidegate.core.room import Room, has_room
+from tidegate.core.routing import Backend, Seating
 from tidegate.core.shares import Shares
 
 TURN = Turn.TURN
@@ -34,22 +35,25 @@ class Pool:
         retries: tickets that failed on a backend and wait for a seat on another, with the reason they end with when
             there is none. They have had their turn.
         press: whom its high bands may have stopped.
+        room: the bands whose next ticket waits for room in a cache.
         barred: the bands that waited at the latest decision and of which nothing might run.
         would: what would have been done to how many while the policy only observes, by reason.
     """
 
     __slots__ = (
-        "_bids", "_by_tokens", "_free", "_look_at", "_rows", "_shares", "barred", "between", "drain", "guards",
-        "known", "name", "press", "queues", "retries", "seating", "would",
+        "_bids", "_by_tokens", "_free", "_instead", "_look_at", "_rows", "_shares", "barred",
+        "between", "drain", "guards", "known", "name", "press", "queues", "retries", "room", "seating", "would",
     )  # fmt: skip
 
     def __init__(self, name: str, spec: PoolSpec, policy: Policy) -> None:
         self.name = name
-        self.seating = Seating()
-        self.drain = Drain()
         self.queues = [BandQueue(name, band, policy) for band in range(len(policy.bands))]
+        self.seating = Seating([queue.begun for queue in self.queues])
+        self.drain = Drain()
         self.between = _between(policy)
         self._free: list[str | None] = [None] * len(policy.bands)
+        self.room = Room(len(policy.bands))
+        self._instead: list[Entry | None] = [None] * len(policy.bands)
         self._shares: Shares | None = None
         self.guards: dict[int, Guard] = {}
         self._look_at = 0.0
@@ -94,6 +98,10 @@ class Pool:
     def next_turn(self, now: float, actions: list[Action]) -> tuple[Entry, Turn, int] | None:
         """Decide who gets a free seat; ``None`` when nobody may. Promotions seen are noted in ``actions``."""
         seating, shares = self.seating, self._shares
+        if not (seating.gating or self._occupied()):
+            if now >= self._look_at:
+                self._guard(now)
+            return None
         claim = self._bids.claims(now)
         if self._bids.promoting:
             promoted = self._bids.promote(now, claim)
@@ -110,7 +118,12 @@ class Pool:
         if chosen is None:
             return None
         band, kind = chosen
-        entry = self.queues[band].take(kind, now)
+        instead = self._instead[band] if seating.gating else None
+        if instead is None:
+            entry = self.queues[band].take(kind, now)
+            self.room.served(band)
+        else:
+            entry = self.queues[band].take_before(instead, kind)
         if shares:
             shares.charge(band, entry.cost if self._by_tokens else 1)
         return entry, kind, band
@@ -142,18 +155,85 @@ class Pool:
         band, kind = chosen
         return self.queues[band].take(kind, now), kind, band
 
+    def turn_alone(self, queue: BandQueue, now: float) -> Turn | None:
+        """Decide as ``next_turn`` does of a newcomer where nothing waits; ``None``: ask that, nothing has changed.
+
+        A seat must be free.
+        """
+        seating, band = self.seating, queue.band
+        if seating.gating or seating.observing or self._shares or now >= self._look_at or self.press.at < NEVER:
+            return None
+        if seating.limited and (seating.free <= seating.least_free[band] or seating.taken > seating.most_taken[band]):
+            return None  # held: a floor may let it pass
+        choice = self.between.settle(band, -1, self.between.others[band])
+        assert choice is not None
+        self.barred = ()
+        return choice[1]
+
+    def rests(self, now: float) -> bool:
+        """Say whether there is nothing to do as long as nothing waits anywhere."""
+        return not (self.seating.gating or now >= self._look_at or self.press.at < NEVER)
+
+    def is_empty(self) -> bool:
+        """Say whether nothing waits here, neither for its turn nor for another backend."""
+        return not (self.retries or self._occupied())
+
     def _shut(self, claim: list[float | None], now: float) -> list[int]:
         """Strike out the claims of gated bands; return those that had one."""
         look(self.seating, now)
         gated = []
         for band, stop in enumerate(self.seating.stopped):
-            if stop is not None and claim[band] is not None:
+            self._instead[band] = None
+            if stop is None and self.seating.shuts(band):
+                self._go_on(band, claim, now)
+            elif claim[band] is not None and (stop is not None or self._crowds(band, claim, now)):
                 claim[band] = None
                 gated.append(band)
         return gated
 
+    def _go_on(self, band: int, claim: list[float | None], now: float) -> None:
+        """Let nothing of a band run but what has begun: that needs no more room, it has had its turn."""
+        self._instead[band] = entry = first_begun(self.queues[band].begun)
+        claim[band] = None if entry is None else self._bids.claim(entry, now)
+
+    def _crowds(self, band: int, claim: list[float | None], now: float) -> bool:
+        """Say whether a band is to wait for more room. Who goes before one that has none claims by its own age."""
+        waits, entry = self.room.judge(self.seating, self.queues[band], now)
+        if entry is not None:
+            self._instead[band] = entry
+            claim[band] = self._bids.claim(entry, now)
+        return waits
+
+    def take_granted(self, band: int, kind: Turn, backend: Backend, now: float) -> Entry | None:
+        """Remove the ticket that a seat is for which was granted; ``None`` when none has room there.
+
+        The band must have one that may run.
+        """
+        queue, seating = self.queues[band], self.seating
+        if not seating.gating:
+            return queue.take(kind, now)
+        begun = first_begun(queue.begun) if seating.shuts(band) else None
+        if begun is not None:
+            return queue.take_before(begun, kind)
+        waits, entry = self.room.judge(seating, queue, now)
+        up = queue.next_up(now)
+        impatient = entry is None and crowds(seating, band, up.cost, now)
+        if waits or not (impatient or has_room(seating, band, (entry or up).cost, backend, now)):
+            return None
+        if entry is not None:
+            return queue.take_before(entry, kind)
+        self.room.served(band)
+        return queue.take(kind, now)
+
+    def _occupied(self) -> bool:
+        """Whether any band has work: after most calls of a calm pool none has, and there is nothing to decide."""
+        for queue in self.queues:  # noqa: SIM110 - a generator would cost more than all the rest
+            if queue.count:
+                return True
+        return False
+
     def _barred(self, claim: list[float | None]) -> tuple[int, ...]:
-        return tuple(band for band, bid in enumerate(claim) if bid is None and self.queues[band].count)
+        return tuple([band for band, bid in enumerate(claim) if bid is None and self.queues[band].count])
 
     def _guard(self, now: float) -> None:
         """Measure the automatic reserves anew."""
@@ -169,8 +249,9 @@ class Pool:
                     now, seats=seating.seats, arrivals=arrivals, released=drain.count, held_s=drain.total_s
                 )
                 reserves[band] = self.press.as_reserve(wanted, band, self)
-        if reserves != seating.reserves:
-            seating.reserve(reserves)
+        short = tuple(band for band, guard in self.guards.items() if guard.short)
+        if reserves != seating.reserves or short != seating.short:
+            seating.reserve(reserves, short)
 
     def _in_order(
         self, claim: list[float | None], chosen: tuple[int, Turn] | None, now: float

@@ -30,6 +30,7 @@ class BandQueue(FairFlows):
     Attributes:
         count: tickets that wait here, those of parked tenants included.
         running: leases held by work dispatched from here.
+        begun: of the tickets that wait here, those with a part of their answer; may hold some that wait no more.
         urgency: who waits here and may have others stopped; ``None``: the band may not.
         oldest: the oldest ticket that may run; out of date while ``stale`` (see ``head``).
         busy_since: when the queue was last empty.
@@ -37,9 +38,9 @@ class BandQueue(FairFlows):
     """
 
     __slots__ = (
-        "_ages", "_longest", "arrivals", "backlog_after_s", "band", "busy_since", "capacity", "dispatches", "entered",
-        "floors", "newest_first", "oldest", "overtakes", "pool", "promotions", "screens", "spec", "stale", "ttl_s",
-        "urgency",
+        "_ages", "_longest", "arrivals", "backlog_after_s", "band", "begun", "busy_since", "capacity", "dispatches",
+        "entered", "floors", "newest_first", "oldest", "overtakes", "pool", "promotions", "screens", "spec", "stale",
+        "ttl_s", "urgency",
     )  # fmt: skip
 
     def __init__(self, pool: str, band: int, policy: Policy) -> None:
@@ -50,6 +51,7 @@ class BandQueue(FairFlows):
         self._longest: list[tuple[int, int, Flow]] = []
         self.oldest: Entry | None = None
         self.stale = False
+        self.begun: list[Entry] = []
         self.urgency: Urgency | None = None
         self.busy_since = 0.0
         self.arrivals = Arrivals()
@@ -94,6 +96,13 @@ class BandQueue(FairFlows):
         if count > flow.mark:
             self._mark(flow)
 
+    def add_back(self, entry: Entry, flow: Flow, now: float) -> None:
+        """Let an entry wait that was here before, or in another band: it did not arrive now."""
+        self.add(entry, flow, now)
+        self.entered -= 1
+        if entry.begun:
+            self.begun[:] = [*(each for each in self.begun if not each.state), entry]
+
     def _wake(self, entry: Entry, flow: Flow) -> None:
         """Let a flow bid that was empty, or whose oldest ticket is now ``entry``."""
         tenant = flow.tenant
@@ -104,7 +113,7 @@ class BandQueue(FairFlows):
                 tenant.home.flows += 1
         if tenant.parked:
             return
-        if flow.order_no == NONE:
+        if flow.count == 1:
             self.line_up(flow)
         arrived = entry.arrived
         if flow.age_seq == NONE or arrived < flow.age_at:
@@ -126,6 +135,19 @@ class BandQueue(FairFlows):
     def head(self) -> Entry | None:
         """Return the oldest ticket that may run, ``None`` when none may."""
         return self._find_head() if self.stale else self.oldest
+
+    def next_up(self, now: float) -> Entry:
+        """Return the ticket that a turn would serve. The queue must have one that may run."""
+        return self._next_of(self.next_flow(), now)
+
+    def next_up_of_others(self, now: float, most: int) -> list[Entry]:
+        """Return the tickets that turns would serve of the next ``most`` flows behind the first; changes no order."""
+        return [self._next_of(flow, now) for _, flow in self.first_flows(most + 1)[1:]]
+
+    def _next_of(self, flow: Flow, now: float) -> Entry:
+        if flow.rule is not self.rule:
+            flow.obey(self.rule)
+        return flow.newest() if self.serves_newest(now) else flow.first()
 
     def take(self, kind: Turn, now: float) -> Entry:
         """Remove the ticket of a dispatch and charge its flow. The queue must have a runnable ticket.
@@ -151,13 +173,13 @@ class BandQueue(FairFlows):
             flow.count -= 1
         else:
             entry = flow.pop_newest() if self.newest_first and self.serves_newest(now) else flow.pop_first()
+        flow.running += 1
         if tag > self.virtual:  # as ``charge``, for the flow whose turn it is
             self.virtual = tag
             if len(self._idle) > MOST_IDLE:
                 self._forgive()
         flow.tag = flow.order_tag = tag = tag + entry.cost / flow.tenant.weight
         heapreplace(order, (tag, number, flow))
-        flow.running += 1
         self.running += 1
         self.dispatches += 1
         self.count -= 1
@@ -165,10 +187,43 @@ class BandQueue(FairFlows):
             self.stale = True
         return entry
 
+    def pass_through(self, entry: Entry, flow: Flow, kind: Turn) -> None:
+        """Account for a newcomer that runs at once, as ``add`` and ``take`` would. Nothing may wait here."""
+        entry.queue, entry.flow = self, flow
+        entry.state = RUNNING
+        self.entered += 1
+        self.dispatches += 1
+        self.running += 1
+        if kind is FLOOR:
+            self.floors += 1
+        tenant = flow.tenant
+        if not flow.running:
+            tenant.home.flows += 1
+        flow.running += 1
+        tag = flow.tag
+        if tag > self.virtual:
+            self.virtual = tag
+            if len(self._idle) > MOST_IDLE:
+                self._forgive()
+        else:
+            tag = self.virtual
+        flow.tag = tag + entry.cost / tenant.weight
+
     def take_oldest(self) -> Entry:
         """Remove the oldest ticket that may run, and charge its flow. There must be one."""
         entry = self.head()
         assert entry is not None
+        return self._take_out(entry)
+
+    def take_before(self, entry: Entry, kind: Turn) -> Entry:
+        """Remove a ticket whose turn it is not, since that one has no room, and charge its flow."""
+        if kind is OVERTAKE:
+            self.overtakes += 1
+        if kind is FLOOR:
+            self.floors += 1
+        return self._take_out(entry)
+
+    def _take_out(self, entry: Entry) -> Entry:
         flow = entry.flow
         entry.state = RUNNING
         flow.drop(entry)
@@ -201,8 +256,7 @@ class BandQueue(FairFlows):
         """Note that the flow's tenant was parked or may run again."""
         self.stale = True
         if not flow.tenant.parked and flow.count:
-            if flow.order_no == NONE:
-                self.line_up(flow)
+            self.line_up(flow)
             oldest = flow.oldest()
             if flow.age_seq == NONE or oldest.arrived < flow.age_at:  # an older one may have come while parked
                 self._push_age(flow, oldest)

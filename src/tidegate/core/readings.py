@@ -1,7 +1,7 @@
 """Two sensors of an engine's memory in one figure: its own page, and what was dispatched since (SPEC §5.2).
 
 A page shows a moment that is past. What was dispatched since the page last moved is added to it, so that a burst
-between two scrapes cannot overfill; so is what waits in the engine, which no gauge counts yet, and half of what the
+between two scrapes cannot overfill; so is what waits in the engine, which no gauge counts yet, and most of what the
 running requests have yet to write. How much that is, is judged by how far the estimates of finished answers were off:
 an estimate is a median, and the mean of answers with a long tail, which is what fills a cache, lies far above it.
 
@@ -10,7 +10,7 @@ outstanding estimates goes on alone where the size of the cache is known, and wi
 flows in either case.
 
 An engine without a gauge (llama.cpp) has the ledger only. There a full cache fails a whole batch, so room is kept for
-the largest request seen lately.
+the largest request seen lately, unless nothing runs: an idle engine has room for whatever it can take at all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tidegate.core.policy import BackendSpec, Band
 from tidegate.core.signals import Reading
 
 NEVER = float("inf")
-_GROWTH = 0.5  # of the growth to come; while some grow others end
+_GROWTH = 0.6  # of the growth to come; while some grow others end
 _GROWTH_MOST = 0.25  # of the cache, so that estimates far too high do not close an empty engine
 _LEAST_GROWTH = 0.15  # of all answers: those longer than their estimate have taken the place of others and go on
+_LARGE = 0.4  # of the cache: more room than that is not waited for
 _FORGET = 0.99  # per dispatch, of the largest request; per finished request, of the error of estimates
 _RECENT = 1024  # dispatches whose size is remembered; more than an engine leaves waiting
 _PRIOR = 5_000.0  # tokens of answers before the first, so that a few do not decide
@@ -66,6 +67,8 @@ class Sensor:
         self._calm = max(band.kv_watermark for band in bands)
         self._stale_after_s = spec.stale_after_s
         self._capacity = spec.kv_tokens
+        if not self.watches:  # nobody looks at it from now on, so nobody would open what it closed
+            self.closed, self._any = [False] * len(bands), False
 
     @property
     def watches(self) -> bool:
@@ -77,6 +80,8 @@ class Sensor:
         self._since += tokens
         self._recent.appendleft(tokens)
         self._moved = True
+        if self._capacity is not None:
+            tokens = min(tokens, self._capacity)  # the engine refuses what is larger; no room is to be kept for that
         self._largest = max(self._largest * _FORGET, tokens)
 
     def finished(self, estimate: int, used: int) -> None:
@@ -127,7 +132,9 @@ class Sensor:
         if reading is not None and capacity is None:
             capacity = reading.kv_tokens
         if reading is None or reading.kv_free is None or self.stale(now):
-            return None if capacity is None else 1.0 - (outstanding + self._room(reading)) / capacity
+            if capacity is None or not outstanding:
+                return None if capacity is None else 1.0
+            return 1.0 - (outstanding + self._room(reading)) / capacity
         if capacity is None:
             return reading.kv_free
         since = min(self._since, outstanding)
@@ -137,6 +144,18 @@ class Sensor:
             max(_LEAST_GROWTH * self.error * self.answers, expected - written) / capacity
         )  # what is running has yet to write
         return reading.kv_free - since / capacity - min(_GROWTH_MOST, _GROWTH * growth)
+
+    def fits(self, now: float, outstanding: int, tokens: int) -> bool:
+        """Say whether a request has room beside what is there and the growth of that; unknown counts as room."""
+        capacity = self._capacity
+        if capacity is None and self.reading is not None:
+            capacity = self.reading.kv_tokens
+        free = self.free(now, outstanding)
+        if free is None or capacity is None:
+            return True
+        if self._room(self.reading):  # it counts itself there, and is not to fill what fails when it is full
+            return not outstanding or outstanding + tokens <= capacity
+        return free >= min(_LARGE, tokens / capacity)
 
     def gate(self, now: float, outstanding: int) -> bool:
         """Bring ``closed`` up to date, each band with its hysteresis; return whether any is closed."""

@@ -27,10 +27,14 @@ def take_back(state: State, entry: Entry, asked: Requeue, actions: list[Action])
     """Take back the seat of a lease that came to nothing; its ticket waits again, or ends."""
     pool = state.pools[entry.queue.pool]
     moved = _double(state, entry)
+    moved.returned = True
+    if asked.begun:
+        moved.begun = True
     if entry.ticket.stoppable:
         victim, was_asked = pool.press.ended(entry, asked)
         if was_asked:
             moved.stops += 1
+            moved.begun = True
             pool.drain.stopped(state.now - entry.lease.started)
         if victim is not None and was_asked and victim.began is None:
             pool.undo(entry, latest=entry.queue.dispatches == victim.turn)
@@ -40,6 +44,7 @@ def take_back(state: State, entry: Entry, asked: Requeue, actions: list[Action])
         moved.avoid = (*entry.avoid, entry.backend)
         state.waiting.enter_aside(moved, moved.ticket.band)
         pool.retries[moved] = asked.reason  # the deal that follows a release finds it a seat, or ends it
+        state.may_shut_out(moved)
         return pool
     stop_running(moved)
     busy_until = paused_until(pool.seating, state.now)
@@ -74,13 +79,14 @@ def stop_running(entry: Entry) -> None:
 
 
 def _double(state: State, entry: Entry) -> Entry:
-    """Make the waiting entry that takes the place of a running one: the old one may lie dead in a line until swept."""
+    """Make the waiting entry that takes the place of a running one."""
     ticket, tenant = entry.ticket, entry.tenant
     entry.state = GONE
     expires = NEVER if ticket.deadline is None else ticket.deadline
+    if not state.pools[entry.queue.pool].known:
+        expires = state.now  # its model has been taken out of the settings
     state.entries += 1
-    moved = Entry(ticket, tenant, state.entries, entry.arrived, entry.submitted, expires)
-    moved.promoted, moved.avoid, moved.stops = entry.promoted, entry.avoid, entry.stops
+    moved = entry.double(state.entries, expires)
     moved.queue, moved.flow, moved.lease = entry.queue, entry.flow, entry.lease
     state.live[ticket.id] = moved
     if ticket.name:
@@ -101,11 +107,11 @@ def _line_up(state: State, pool: Pool, entry: Entry, actions: list[Action]) -> N
     entry.avoid = ()
     state.waiting.enter_aside(entry, entry.ticket.band)
     queue = pool.queues[entry.ticket.band]
-    queue.add(entry, state.flow_for(queue, entry.ticket, entry.tenant), state.now)
-    queue.entered -= 1  # it did not arrive now
+    queue.add_back(entry, state.flow_for(queue, entry.ticket, entry.tenant), state.now)
     work = state.names.work_of(entry)
     if work is not None:
         settle_work(state, work, actions)
+    state.may_shut_out(entry)
 
 
 def _give_up(state: State, entry: Entry, wait_s: float, actions: list[Action]) -> None:

@@ -7,7 +7,8 @@ that is lent here (``Capacity``), and is not above 0 while a grant is needed for
 The choice: requests that share a beginning (``Ticket.affinity``) go to the backend that ranks first for it by
 rendezvous hashing, as long as that one would not be more than 1.25 times as loaded as the mean (consistent hashing with
 bounded loads, Mirrokni et al. 2018; load is seats taken over seats), else the next; the others, and those that no
-backend may take so, go where the least estimated tokens are outstanding.
+backend may take so, go where the least estimated tokens are outstanding. In all this, backends whose cache has no room
+for a request count only where none has.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from zlib import crc32
 
 from tidegate.core.adaptive import START_SEATS, SeatController
 from tidegate.core.gates import NEVER, Gate
+from tidegate.core.ordering import first_begun
 from tidegate.core.policy import AUTO, BackendSpec, Band, PoolSpec
 from tidegate.core.quota import Quota
 from tidegate.core.readings import Sensor
@@ -125,10 +127,13 @@ class Seating:
 
     Attributes:
         reserves: seats that each band wants lower ones to leave free; of ``auto`` ones the guard's figure.
+        short: the bands whose automatic reserve is less than they need.
+        firm: of each band, the part of its ``least_free`` that overtakes leave free too.
         limited: some band has a reserve or a ceiling.
         gating: something but seats may stop work here, so that ``gates.look`` has to be asked; it sets
             ``stopped``, ``usable`` and ``wake``.
         closing: a mode does not admit every band.
+        begun: of each band's queue, the tickets with a part of their answer.
         observing: the cache and the mode stop nothing (``Policy.observe_only``).
         only: the backend, when there is but one.
         ruled: shares, promotion or automatic reserves have a say in who is next.
@@ -139,11 +144,13 @@ class Seating:
     """
 
     __slots__ = (
-        "backends", "bands", "closing", "free", "gating", "least_free", "lent", "limited", "most_taken", "observing",
-        "only", "reserves", "ruled", "seats", "share", "simple", "stopped", "taken", "up", "usable", "wake", "wary",
+        "backends", "bands", "begun", "closing", "firm", "free", "gating", "least_free", "lent", "limited",
+        "most_taken", "observing", "only", "reserves", "ruled", "seats", "share", "short", "simple", "stopped", "taken",
+        "up", "usable", "wake", "wary",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, begun: list[list[Entry]]) -> None:
+        self.begun = begun
         self.backends: list[Backend] = []
         self.only: Backend | None = None
         self.bands: tuple[Band, ...] = ()
@@ -153,7 +160,9 @@ class Seating:
         self.share: int | None = None
         self.wary = False
         self.reserves: list[int] = []
+        self.short: tuple[int, ...] = ()
         self.least_free: list[int] = []
+        self.firm: list[int] = []
         self.most_taken: list[float] = []
         self.stopped: list[Gate | None] = []
         self.wake = NEVER
@@ -189,13 +198,16 @@ class Seating:
         if self.lent is not None:
             self.free = min(self.free, self.lent - self.taken)
         self.gating = self.closing or self.wary or any(backend.gated for backend in up)
-        self.reserve(self.reserves)
+        self.reserve(self.reserves, self.short)
         self.most_taken = [int(band.ceiling * self.seats) if band.ceiling < 1 else NEVER for band in self.bands]
 
-    def reserve(self, reserves: list[int]) -> None:
-        """Take the seats that each band wants lower ones to leave free."""
-        self.reserves = reserves
+    def reserve(self, reserves: list[int], short: tuple[int, ...]) -> None:
+        """Take the seats that each band wants lower ones to leave free, and for which bands these are too few."""
+        self.reserves, self.short = reserves, short
         self.least_free = [max(reserves[:band], default=0) for band in range(len(reserves))]
+        self.firm = [
+            max((reserves[each] for each in short if each < band), default=-1) for band in range(len(reserves))
+        ]
         self.limited = any(self.least_free) or any(band.ceiling < 1 for band in self.bands)
         self.simple = not (self.limited or self.gating or self.observing or self.ruled)
 
@@ -204,7 +216,7 @@ class Seating:
 
         The hot path, ``dispatching.deal``, does the same in place.
         """
-        return self.seat_on(self.choose(entry, band), entry, now)
+        return self.seat_on(self.choose(entry, band, now), entry, now)
 
     def seat_on(self, backend: Backend, entry: Entry, now: float) -> Backend:
         """Take a seat on a backend."""
@@ -224,8 +236,12 @@ class Seating:
         return not self.gating or (backend.usable and self._is_open(backend, band))
 
     def admits(self, band: int) -> bool:
-        """Say whether the mode lets a band start work; whatever else gates it depends on the backend."""
-        return self.observing or self.bands[band].admit
+        """Say whether the mode lets any work of a band run; whatever else gates it depends on the backend."""
+        return not self.shuts(band) or first_begun(self.begun[band]) is not None
+
+    def shuts(self, band: int) -> bool:
+        """Say whether the mode lets a band begin no work: what has begun goes on."""
+        return not (self.observing or self.bands[band].admit)
 
     def _is_open(self, backend: Backend, band: int) -> bool:
         return self.observing or not (backend.sensor.closed[band] or (band and backend.full))
@@ -243,11 +259,13 @@ class Seating:
             elif self.lent is not None:
                 self.recount()
 
-    def choose(self, entry: Entry, band: int) -> Backend:
-        """Return the backend that is to take an entry dispatched for ``band``."""
+    def choose(self, entry: Entry, band: int, now: float) -> Backend:
+        """Return the backend that is to take an entry dispatched for ``band``, one that has room for it if one has."""
         able = [each for each in self.backends if self.can_take(each, band)]
         if entry.avoid:
             able = [each for each in able if each not in entry.avoid]
+        if self.gating and len(able) > 1:
+            able = [each for each in able if each.sensor.fits(now, each.outstanding, entry.cost)] or able
         return self.near(entry, able) or min(able, key=lambda each: each.outstanding)
 
     def near(self, entry: Entry, able: list[Backend]) -> Backend | None:

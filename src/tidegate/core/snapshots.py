@@ -11,9 +11,10 @@ from enum import StrEnum
 from itertools import islice
 
 from tidegate.core.forecast import INFINITE, expected_wait
-from tidegate.core.gates import Gate, GateKind, hold, look
+from tidegate.core.gates import MODE, NO_ROOM, Gate, GateKind, hold, look
 from tidegate.core.ordering import RUNNING, Entry
 from tidegate.core.pools import Pool
+from tidegate.core.room import lacks, open_but_for_room
 from tidegate.core.routing import Backend
 from tidegate.core.state import State
 
@@ -180,7 +181,9 @@ def _bands(pool: Pool, now: float) -> list[BandSnapshot]:
     look(pool.seating, now)
     rows = []
     for queue in pool.queues:
-        head = queue.head()
+        head, gate = queue.head(), _gate(pool, queue.band)
+        if open_but_for_room(pool.seating, gate) and pool.room.stops(pool.seating, queue, now):
+            gate = NO_ROOM
         rows.append(
             BandSnapshot(
                 pool.name,
@@ -193,12 +196,17 @@ def _bands(pool: Pool, now: float) -> list[BandSnapshot]:
                 overtakes=queue.overtakes,
                 floors=queue.floors,
                 promotions=queue.promotions,
-                gate=hold(pool.seating, queue.band),
+                gate=gate,
                 reserve=pool.seating.reserves[queue.band],
                 reserve_short=queue.band in pool.guards and pool.guards[queue.band].short,
             )
         )
     return rows
+
+
+def _gate(pool: Pool, band: int) -> Gate | None:
+    """Return what stops work of a band that has not begun."""
+    return MODE if pool.seating.shuts(band) else hold(pool.seating, band)
 
 
 def explain(state: State, now: float, ticket_id: str) -> Why:
@@ -218,7 +226,9 @@ def explain(state: State, now: float, ticket_id: str) -> Why:
         return Why(WhyKind.DEPENDENCY, detail, waited_s=waited_s, lends=wait.band, expires_in_s=_left(entry, now))
     pool, band = state.pools[entry.queue.pool], entry.queue.band
     look(pool.seating, now)
-    gate = hold(pool.seating, band)
+    gate = hold(pool.seating, band) if entry.begun else _gate(pool, band)
+    if open_but_for_room(pool.seating, gate) and lacks(pool.seating, band, entry.cost, now):
+        gate = NO_ROOM
     if entry.flow.tenant.parked:
         limit = entry.tenant.spec.max_running
         kind, detail, gate = WhyKind.TENANT_RUNNING, f"tenant {entry.tenant.name!r} runs {limit} already", None

@@ -73,8 +73,22 @@ class State:
         for name, spec in named.items():
             self.pools[name] = Pool(name, spec, policy)
         self._index_backends()
+        for entry in self.waiting.aside():
+            if entry.returned and not self.pools[entry.queue.pool].known:
+                self.waiting.set_expiry(entry, self.now)  # no backend of its model will ever come
+        self.names.doubted.clear()
+        if policy.observe_only:
+            for entry in self.names.parked:
+                self.names.doubt(entry)
         self.closing = not policy.observe_only and not all(band.admit for band in policy.bands)
         self.waiting.wake = 0.0  # what is due may be another now
+
+    def may_shut_out(self, entry: Entry) -> None:
+        """See to it that a ticket goes at once that comes to wait in a band which a mode has closed before."""
+        band = self.policy.bands[entry.ticket.band]
+        if not (band.admit or self.policy.observe_only or entry.begun or entry.ticket.patient):
+            self.closing = True
+            self.waiting.wake = 0.0
 
     def flow_for(self, queue: BandQueue, ticket: Ticket, tenant: Tenant) -> Flow:
         """Find or open the flow of a ticket; beyond ``max_flows`` it is a shared one."""
@@ -117,7 +131,10 @@ class State:
             del self.pools[entry.queue.pool].retries[entry]
             stop_running(entry)
         else:
-            entry.queue.remove(entry)
+            queue = entry.queue
+            queue.remove(entry)
+            if queue.count and self.pools[queue.pool].room.waits(queue.band):
+                self.waiting.set_alarm(self.now)  # what comes up now may have room
         entry.tenant.forget()
 
     def _index_backends(self) -> None:

@@ -112,14 +112,16 @@ class Tenants:
         return tenant is not None and tenant.spec.allow_lending
 
     def obey(self, specs: tuple[TenantSpec, ...], now: float) -> None:
-        """Take new limits for all tenants; raised ones unpark at once."""
+        """Take new limits for all tenants; raised ones unpark at once. A spec that is known is not looked at again."""
         self.metered = any(spec.requests_per_minute is not None or spec.tokens_per_minute is not None for spec in specs)
         named = {spec.name: spec for spec in specs}
         for name, spec in named.items():
-            self.get(name).obey(spec, known=True, now=now)
-        for tenant in list(self.all.values()):
-            if tenant.name not in named:
-                tenant.obey(TenantSpec(tenant.name), known=False, now=now)
+            tenant = self.get(name)
+            if tenant.spec is not spec:
+                tenant.obey(spec, known=True, now=now)
+                tenant.settle()
+        for tenant in [tenant for name, tenant in self.all.items() if name not in named]:
+            tenant.obey(TenantSpec(tenant.name), known=False, now=now)
             tenant.settle()
             tenant.forget()
 

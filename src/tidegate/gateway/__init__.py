@@ -3,9 +3,9 @@
 from tidegate.gateway.app import Gateway
 from tidegate.gateway.completions import Completions
 from tidegate.gateway.crowd import Crowd
+from tidegate.gateway.limits import Limits
 from tidegate.gateway.models import Models
 from tidegate.gateway.pools import Pools
-from tidegate.gateway.protocol import Limits
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import Ends, Requests
 from tidegate.gateway.resuming import Resumer

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from tidegate.backends import BackendError, Response, TimedOut
 from tidegate.classify import Classifier, RawHeaders, downstream_headers
 from tidegate.core import Began, Outcome, Reason, Release, Requeue
@@ -43,29 +46,26 @@ class Answering:
         self._recorder = recorder
         self._clock = clock
 
-    async def relay(
+    def relay(
         self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, beginning: Beginning, send: Send
-    ) -> Requeue | Cut | None:
-        """Pass an answer on; return how to go on with it when it was cut, ``None`` when the request has ended."""
+    ) -> Coroutine[Any, Any, Requeue | Cut | None]:
+        """Pass an answer on; give how to go on with it when it was cut, ``None`` when the request has ended."""
         if tries.resuming is not None and beginning.watch is not None:
-            return await self._relay_leg(call, asked, exchange, tries, beginning, send)
+            return self._relay_leg(call, asked, exchange, tries, beginning, send)
         if tries.carries:
-            status = beginning.response.status
-            await self._break_off(
-                call, asked, exchange, tries, f"the engine did not go on with the answer: status {status}", send
-            )
-        elif beginning.watch is not None:
-            tries.begun = True
-            await self._relay_stream(call, asked, exchange, beginning.response, beginning.start, beginning.watch, send)
-        else:
-            await self._relay_whole(call, asked, exchange, beginning, send)
-        return None
+            detail = f"the engine did not go on with the answer: status {beginning.response.status}"
+            return self._break_off(call, asked, exchange, tries, detail, send)
+        if beginning.watch is None:
+            return self._relay_whole(call, asked, exchange, beginning, send)
+        tries.begun = True
+        return self._relay_stream(call, asked, exchange, beginning.response, beginning.start, beginning.watch, send)
 
     async def _relay_stream(
         self, call: Call, asked: Asked, exchange: Exchange, response: Response, start: bytes, watch: StreamWatch,
         send: Send,
     ) -> None:  # fmt: skip
         asked.let_go()
+        exchange.used = watch.used
         self.began(exchange)
         relayed = await relay_stream(
             call, response, send, client=exchange.link, clock=self._clock, first=start, watch=watch
@@ -89,7 +89,9 @@ class Answering:
             await send({"type": "http.response.body", "body": as_event(content)})
             return
         headers = whole_headers(response, failed=relayed.failed) + call.headers(self._clock.now())
-        await call.answer(send, response.status, headers, content)
+        call.status = response.status
+        if not exchange.link.answer(response.status, headers, content):
+            await call.answer(send, response.status, headers, content)
 
     # Answers that can go on.
 
@@ -108,6 +110,7 @@ class Answering:
         self.began(exchange)
         client = _client(send, exchange.link) if stream else None
         first_leg = not resuming.carries
+        exchange.used = watch.used if first_leg and stream else resuming.used
         error = await run_leg(response, beginning.start, resuming, watch, client, self._clock)
         if error is not None and not resuming.splice.complete:
             again = self.go_on(exchange, tries, error)
@@ -139,7 +142,7 @@ class Answering:
         if resuming.cut(BROKEN, now) is not None:
             return None
         resuming.left -= 1
-        return Requeue(avoid=True, reason=exchange.lost or reason_of(error))
+        return Requeue(avoid=True, reason=exchange.lost or reason_of(error), begun=True)
 
     async def _answer_whole(self, call: Call, asked: Asked, response: Response, resuming: Resuming, send: Send) -> None:
         body = resuming.splice.whole()
@@ -177,20 +180,22 @@ class Answering:
 
     def _settle(self, call: Call, asked: Asked, exchange: Exchange, response: Response, relayed: Relayed) -> None:
         """Return the seat with what is known of the answer."""
-        lease, used = exchange.lease, call.used
+        lease, used, failed = exchange.lease, call.used, relayed.failed
         exchange.response = None
-        if relayed.failed:
+        if failed:
             call.ended(Outcome.FAILED, exchange.stopped or exchange.lost or _failure(response.status, relayed.error))
         else:
             call.ended(Outcome.COMPLETED)
-        ttft_s, tpot_s = (None, None) if lease is None else call.pace(lease.started, self._clock.now())
-        release = Release(call.outcome, used.input_tokens, used.output_tokens, ttft_s, tpot_s)
-        exchange.finish(release, reason=call.reason)
-        if lease is not None and relayed.failed and exchange.stopped is None and call.first_at is not None:
-            self._pools.broke(lease.backend, str(relayed.error or "an error within a stream"))
-        if lease is not None and call.first_at is not None:
-            self._recorder.first_byte(lease, call.first_at - call.arrived)
-        if not relayed.failed:
+        if lease is not None:
+            ttft_s, tpot_s = call.pace(lease.started, self._clock.now())
+            exchange.finish(
+                Release(call.outcome, used.input_tokens, used.output_tokens, ttft_s, tpot_s), reason=call.reason
+            )
+            if call.first_at is not None:
+                if failed and exchange.stopped is None:
+                    self._pools.broke(lease.backend, str(relayed.error or "an error within a stream"))
+                self._recorder.first_byte(lease, call.first_at - call.arrived)
+        if not failed:
             self._classifier.learn(asked.classified, input_tokens=used.input_tokens, output_tokens=used.output_tokens)
 
     async def fail(self, call: Call, send: Send, asked: Asked, reason: Reason, detail: str) -> None:

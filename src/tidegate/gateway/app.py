@@ -24,7 +24,6 @@ from tidegate.classify import (
     foreign_host,
     is_loopback_host,
     may_pass,
-    route_of,
 )
 from tidegate.config import Settings
 from tidegate.core import Outcome, Reason
@@ -48,6 +47,7 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 JSON = (b"content-type", b"application/json")
 SERVED = (Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS, Route.RESPONSES)
+_SERVED = {route.value: route for route in SERVED}
 MODELS = "/v1/models"
 HEALTH = ("/livez", "/readyz")
 JOBS = ("/v1/files", "/v1/batches")
@@ -92,15 +92,21 @@ class Gateway:
         call = Call(f"{self._prefix}{next(self._ids):x}", self._clock.now())
         link: ClientLink = scope["state"]["link"]
         link.request_id = call.request_id
-        if scope["path"] in HEALTH:
+        route = _SERVED.get(scope["path"])
+        if route is None and scope["path"] in HEALTH:
             await self._health(call, scope, send)
             return
         if self._traces is not None:
             call.trace = self._traces.begin(scope["method"], scope["path"], scope["headers"])
         try:
-            await self._answer(call, scope, receive, send)
+            if route is not None and scope["method"] == "POST":
+                await self._completions.run(call, route, scope, receive, send)
+            else:
+                await self._answer(call, scope, receive, send)
         except asyncio.CancelledError:
-            if not link.gone:
+            if not link.gone:  # the server ends: whoever began the task answers
+                if not call.started:
+                    self._refuser.past(call, 503)
                 raise
             call.left()
         except Exception:  # the task's top: whatever it is, the client gets an answer and the log a trace
@@ -119,12 +125,8 @@ class Gateway:
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        route = route_of(path)
-        if route in SERVED:
-            if method == "POST":
-                await self._completions.run(call, route, scope, receive, send)
-            else:
-                await self._wrong_method(call, scope, send, allowed=b"POST")
+        if path in _SERVED:
+            await self._wrong_method(call, scope, send, allowed=b"POST")
         elif path == MODELS or path.startswith((MODELS + "/", REQUESTS)):
             if method in READ:
                 await self._look_up(call, scope, send, path=path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from tidegate.classify import answer_headers
+from tidegate.classify import Headers, answer_headers, language
+from tidegate.core import Reason
+from tidegate.refusals import Answer, answer_for
 
 NO_BAND = "none"
 """Band in the answer to a request that was refused before it had one."""
@@ -27,8 +30,24 @@ def bare_answer(status: int, code: str, message: str, *, request_id: str = "") -
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
         (b"x-tidegate-reason", code.encode()),
         *answer_headers(request_id=request_id or f"req-{secrets.token_hex(8)}", band=NO_BAND, queue_s=0.0),
     ]
-    return STATUS_LINE[status] + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n" + body
+    return rendered(Answer(status, headers, body))
+
+
+def draining(headers: Headers, request_id: str) -> Answer:
+    """Refuse a request that the gateway's end has overtaken before anything has judged it."""
+    return answer_for(
+        Reason.DRAINING,
+        jitter=random.random(),
+        band_name=NO_BAND,
+        request_id=request_id or f"req-{secrets.token_hex(8)}",
+        language=language(headers),
+    )
+
+
+def rendered(answer: Answer) -> bytes:
+    """Return an answer's bytes, with the word that the connection ends."""
+    headers = (*answer.headers, (b"connection", b"close"))
+    return STATUS_LINE[answer.status] + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n" + answer.body

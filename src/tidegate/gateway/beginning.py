@@ -8,12 +8,13 @@ bounded in bytes, and in time wherever the engine sends signs of life (comments)
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from tidegate.backends import Broken, Response
 from tidegate.classify import Route
-from tidegate.gateway.relay import is_plain, is_stream, read_whole
+from tidegate.gateway.relay import MOST_WHOLE, is_plain, is_stream
 from tidegate.gateway.watch import BytesWatch, StreamWatch, watch_for
 from tidegate.runtime import Clock
 
@@ -36,8 +37,7 @@ class Verdict(Enum):
     PAUSE = auto()  # too many requests: later
 
 
-@dataclass(slots=True)
-class Beginning:
+class Beginning(msgspec.Struct, gc=False):
     """What is there of an answer.
 
     Attributes:
@@ -75,6 +75,14 @@ class Beginning:
         return f"status {self.response.status}"
 
 
+def at_hand(response: Response, route: Route) -> Beginning | None:
+    """Give the beginning of an answer that is no stream and has come as a whole with its head; ``None``: read it."""
+    if not response.over or is_stream(response) or (route is Route.OTHER and not is_plain(response)):
+        return None
+    content = response.whole(MOST_WHOLE)
+    return None if content is None else Beginning(response, content)
+
+
 async def read_beginning(response: Response, clock: Clock, route: Route = Route.CHAT) -> Beginning:
     """Read an answer as far as it takes to know what it is.
 
@@ -109,7 +117,7 @@ async def read_beginning(response: Response, clock: Clock, route: Route = Route.
 async def _read_other(response: Response, route: Route) -> Beginning:
     """Read all of an answer, but of one that is neither JSON nor events only the first piece: it may be long."""
     if route is not Route.OTHER or is_plain(response):
-        return Beginning(response, await read_whole(response))
+        return Beginning(response, await response.read_all(MOST_WHOLE))
     first = await response.read()
     if response.at_end:
         return Beginning(response, first)

@@ -57,6 +57,11 @@ class Call(msgspec.Struct, gc=False):
         """Whether the client has been sent a status."""
         return self.status != 0
 
+    @property
+    def begun(self) -> bool:
+        """Whether the client has a part of an answer, so that nothing but the rest of it or an error may follow."""
+        return self.status != 0 and self.first_at is not None
+
     def ended(self, outcome: Outcome, reason: Reason | None = None) -> None:
         """Note how it ended."""
         self.outcome = outcome
@@ -117,13 +122,10 @@ class Call(msgspec.Struct, gc=False):
             band=None if classified is None else classified.band_name,
             model=None if classified is None else classified.pool,
             backend=None if lease is None else lease.backend,
-            queue_ms=None if lease is None else _ms(lease.waited_s),
-            ttft_ms=None if self.first_at is None else _ms(self.first_at - self.arrived),
-            total_ms=_ms(now - self.arrived),
+            # Microseconds are enough, and round() costs four times as much.
+            queue_ms=None if lease is None else int(lease.waited_s * 1e6) / 1000,
+            ttft_ms=None if self.first_at is None else int((self.first_at - self.arrived) * 1e6) / 1000,
+            total_ms=int((now - self.arrived) * 1e6) / 1000,
             input_tokens=self.used.input_tokens,
             output_tokens=self.used.output_tokens,
         )
-
-
-def _ms(seconds: float) -> float:
-    return int(seconds * 1e6) / 1000  # microseconds are enough, and round() costs four times as much

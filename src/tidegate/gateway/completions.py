@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
-from tidegate.backends import BackendError, pause_s, rate_limit, tells_limits
+from tidegate.backends import BackendError, Response, pause_s, rate_limit, tells_limits
 from tidegate.classify import (
     Classifier,
     Facts,
@@ -21,7 +21,6 @@ from tidegate.classify import (
     Refused,
     Route,
     Tenant,
-    by_name,
     check_headers,
 )
 from tidegate.config import Settings
@@ -29,8 +28,8 @@ from tidegate.core import Lease, Paused, Reason, Requeue, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import Answering, reason_of
 from tidegate.gateway.asked import Asked
-from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
-from tidegate.gateway.body import Receive
+from tidegate.gateway.beginning import Beginning, Verdict, at_hand, read_beginning
+from tidegate.gateway.body import Receive, read_body
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.exchange import FAILED, Exchange
@@ -38,14 +37,14 @@ from tidegate.gateway.heartbeat import beating
 from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
-from tidegate.gateway.reading import read_request
+from tidegate.gateway.reading import understood, unfit
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.resuming import Plan, Resumer
 from tidegate.gateway.returning import Returning
 from tidegate.gateway.spill import Spill
 from tidegate.gateway.tries import Cut, Tries
-from tidegate.runtime import Clock, Driver, Refusal
+from tidegate.runtime import Clock, Driver, Parted, Refusal
 from tidegate.telemetry import Recorder
 
 FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
@@ -58,7 +57,7 @@ SILENCE_S = 60.0
 
 
 class Completions:
-    """Answers the routes that run on a model. One for each gateway; holds the requests in progress.
+    """Answers the routes that run on a model. One for each gateway; holds the requests in progress (``live``).
 
     ``outside`` looks after what a ticket depends on outside the scheduler; entered while such a ticket waits.
     """
@@ -97,7 +96,7 @@ class Completions:
         )
         self._outside = outside
         self._returning = Returning()
-        self._live: set[Exchange] = set()
+        self.live: Parted[Exchange] = Parted()
 
     def obey(self, settings: Settings) -> None:
         """Take other limits for what comes from now on."""
@@ -110,10 +109,9 @@ class Completions:
     async def run(self, call: Call, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request. Raises ``CancelledError`` when its client left."""
         headers: RawHeaders = scope["headers"]
-        named = by_name(headers)
         link: ClientLink = scope["state"]["link"]
-        bad = check_headers(headers)
-        tenant = self._classifier.identify(named) if bad is None else bad
+        named = link.named
+        tenant = check_headers(headers, named) or self._classifier.identify(named)
         if not isinstance(tenant, Refused):
             call.tenant = tenant.name
             tenant = self._crowd.enter(tenant.name) or tenant
@@ -121,75 +119,81 @@ class Completions:
             await self._refuser.early(call, send, tenant, headers=named, link=link)
             return
         try:
-            await self._run(call, route, scope, tenant=tenant, named=named, receive=receive, send=send)
+            raw: bytes | Refused | None = unfit(route, named, self._max_body)
+            if raw is None:
+                cycle = link.cycle
+                raw = None if cycle is None else cycle.body_at_hand(self._max_body)
+                if raw is None:
+                    raw = await read_body(receive, self._max_body)
+            asked = self._understand(call, route, scope, tenant, named, raw) if isinstance(raw, bytes) else raw
+            raw = None  # ``asked`` lets it go while it waits and once it is answered, and nothing else may keep it
+            if asked is None or link.gone:
+                call.left()
+            elif isinstance(asked, Refused):
+                await self._refuser.early(call, send, asked, headers=named, link=link)
+            else:
+                await self._hold(call, asked, link, send)
         finally:
             self._crowd.leave(tenant.name)
 
-    async def _run(
-        self,
-        call: Call,
-        route: Route,
-        scope: Mapping[str, Any],
-        *,
-        tenant: Tenant,
-        named: Headers,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        link: ClientLink = scope["state"]["link"]
-        asked = await self._understand(call, route, scope, tenant=tenant, named=named, receive=receive)
-        if asked is None or link.gone:
-            call.left()
-        elif isinstance(asked, Refused):
-            await self._refuser.early(call, send, asked, headers=named, link=link)
-        else:
-            try:
-                await self._hold(call, asked, link, send)
-            finally:
-                self._ends.told(f"{asked.classified.tenant.name}/{asked.classified.request_id}")
-
     async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
-        with Exchange(self._driver, link) as exchange, self.holding(exchange):
-            exchange.trace = call.trace
-            try:
-                await self._serve(call, asked, exchange, send)
-                if call.broken:
-                    link.cut()
-            except asyncio.CancelledError:
-                if exchange.stopped is None:
-                    raise
-                exchange.finish(FAILED, reason=exchange.stopped)
-                await self.answering.fail(call, send, asked, exchange.stopped, "the request was stopped")
+        exchange = Exchange(self._driver, link)
+        exchange.trace = call.trace
+        self.live.add(exchange)
+        classified = asked.classified
+        try:
+            with exchange:
+                try:
+                    key = classified.idempotency_key
+                    first = self._returning.first_arrival(call.tenant, key, call.arrived) if key else None
+                    plan = self.resumer.plan(asked)
+                    ticket = self._ticket(call.request_id, call, asked, first, plan)
+                    call.request_id = classified.request_id
+                    refusal = await self._through(call, asked, exchange, ticket, plan, send)
+                    if refusal is not None:
+                        await self._turned_away(call, asked, exchange, ticket, first, refusal, send)
+                except asyncio.CancelledError:
+                    if exchange.stopped is None:
+                        raise
+                    exchange.finish(FAILED, reason=exchange.stopped)
+                    await self.answering.fail(call, send, asked, exchange.stopped, "the request was stopped")
+                else:
+                    if call.broken:
+                        link.cut()
+        finally:
+            self.live.discard(exchange)
+            if self._ends.waiting:
+                self._ends.told(f"{classified.tenant.name}/{classified.request_id}")
 
     @contextlib.contextmanager
     def holding(self, exchange: Exchange) -> Iterator[None]:
         """Keep a request among those that can be stopped, and whose silence is noticed."""
-        self._live.add(exchange)
+        self.live.add(exchange)
         try:
             yield
         finally:
-            self._live.discard(exchange)
+            self.live.discard(exchange)
 
     def stop_running(self, reason: Reason) -> None:
         """End every request in progress; each client gets an error."""
-        for exchange in tuple(self._live):
+        for exchange in tuple(self.live):
             exchange.stop(reason)
 
     def stop_request(self, ticket_id: str) -> bool:
         """End one request that waits or runs; its client is told that it was cancelled. ``False``: there is none."""
-        for exchange in self._live:
+        for exchange in self.live:
             if exchange.ticket_id == ticket_id:
                 exchange.stop(Reason.CANCELLED)
                 return True
         return False
 
-    def check_silence(self, now: float) -> None:
+    def check_silence(self, exchanges: Iterable[Exchange], now: float) -> None:
         """Give up answers that are silent for longer than ``silence_timeout`` and whose backend is not there any more.
 
         The backend of a silent answer is asked; as long as it replies, the answer keeps its seat (SPEC §15.10).
         ``now`` is the event loop's time, seconds.
         """
-        for exchange in tuple(self._live):
+        for exchange in exchanges:
             lease = exchange.lease
             if lease is None or now - exchange.heard_at <= self._silence_s:
                 continue
@@ -201,19 +205,12 @@ class Completions:
             else:
                 exchange.lose(Reason.UPSTREAM_TIMEOUT)
 
-    async def _understand(
-        self,
-        call: Call,
-        route: Route,
-        scope: Mapping[str, Any],
-        *,
-        tenant: Tenant,
-        named: Headers,
-        receive: Receive,
-    ) -> Asked | Refused | None:
-        """Read and classify. ``None``: the client left."""
-        read = await read_request(route, named, receive, self._max_body)
-        if read is None or isinstance(read, Refused):
+    def _understand(
+        self, call: Call, route: Route, scope: Mapping[str, Any], tenant: Tenant, named: Headers, raw: bytes
+    ) -> Asked | Refused:
+        """Read and classify."""
+        read = understood(route, named, raw)
+        if isinstance(read, Refused):
             return read
         countable = b"" if read.form else read.raw  # sound and pictures have no text to count
         facts = Facts(route, scope["path"], named, countable, read.body, call.request_id, tenant)
@@ -228,26 +225,29 @@ class Completions:
         target = scope["raw_path"] if route is Route.OTHER else b""
         return Asked(route, scope["headers"], read.raw, read.body, classified, target, read.form, read.model_at)
 
-    async def _serve(self, call: Call, asked: Asked, exchange: Exchange, send: Send) -> None:
-        """Wait for a seat and try; as long as the client has nothing, a failure may lead to another seat."""
+    async def _turned_away(
+        self,
+        call: Call,
+        asked: Asked,
+        exchange: Exchange,
+        ticket: Ticket,
+        first: float | None,
+        refusal: Refusal,
+        send: Send,
+    ) -> None:
+        """Have another model answer what was refused, or say why it was."""
         classified = asked.classified
         tenant, key = classified.tenant.name, classified.idempotency_key
-        first = self._returning.first_arrival(tenant, key, call.arrived)
-        plan = self.resumer.plan(asked)
-        ticket = self._ticket(call.request_id, call, asked, first, plan)
-        call.request_id = classified.request_id
-        refusal = await self._through(call, asked, exchange, ticket, plan, send)
-        if refusal is None:
-            return
-        other = self._refuser.instead(refusal, classified)
+        other = self._refuser.instead(call, refusal, classified)
         if other is not None:
             asked.classified = call.classified = other
             call.instead = other.upstream_model or ""
             plan = self.resumer.plan(asked)
             ticket = self._ticket(f"{ticket.id}-instead", call, asked, first, plan)
-            refusal = await self._through(call, asked, exchange, ticket, plan, send)
-            if refusal is None:
+            again = await self._through(call, asked, exchange, ticket, plan, send)
+            if again is None:
                 return
+            refusal = again
         reason, now = refusal.reason, self._clock.now()
         if reason in FAILURES:
             await self.answering.fail(call, send, asked, reason, refusal.detail)
@@ -284,10 +284,13 @@ class Completions:
         exchange.may_stop = tries.may_stop
         spill = Spill(asked)
         try:
-            with beating(call, send, every_s), self._outside(ticket) if ticket.depends_on else _NOTHING:
-                lease = await exchange.seat(ticket, spill.begin)
-            await spill.restore()
-            while lease is not None:
+            if ticket.depends_on:
+                with self._outside(ticket):
+                    if exchange.apply(ticket):
+                        await self._seated(call, exchange, spill, every_s, send)
+            elif exchange.apply(ticket):
+                await self._seated(call, exchange, spill, every_s, send)
+            while (lease := exchange.lease) is not None:
                 if not tries.carries:
                     call.lease = lease
                 self._refuser.storm.dispatched(lease.started)
@@ -297,13 +300,20 @@ class Completions:
                 with beating(call, send, every_s):
                     if tries.begun:
                         spill.begin()
-                    lease = await (exchange.regained() if again is Cut.CUT else exchange.requeue(again))
+                    await (exchange.regained() if again is Cut.CUT else exchange.requeue(again))
                 await spill.restore()
         finally:
             spill.close()
             if plan.resuming is not None:
                 plan.resuming.ended()
         return exchange.refusal
+
+    async def _seated(self, call: Call, exchange: Exchange, spill: Spill, every_s: float | None, send: Send) -> None:
+        """Wait for what was applied for."""
+        spill.begin()
+        with beating(call, send, every_s):
+            await exchange.seated()
+        await spill.restore()
 
     async def _try(
         self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send
@@ -315,7 +325,8 @@ class Completions:
         if backend is None:  # taken out of the settings since the dispatch
             return Requeue(avoid=True, reason=Reason.NO_BACKEND)
         try:
-            beginning = await self.ask(asked, backend, lease, exchange, tries)
+            response = await self.ask(asked, backend, lease, exchange, tries)
+            beginning = at_hand(response, asked.route) or await read_beginning(response, self._clock, asked.route)
         except BackendError as error:
             exchange.response = None
             if exchange.cut:
@@ -350,18 +361,19 @@ class Completions:
             wait_s = pause_s(headers, at_utc=self._clock.utc_now())
             self._driver.observe(Paused(backend.name, self._clock.now() + wait_s))
         elif verdict is Verdict.GOOD:
-            self._pools.answered(backend)
+            backend.prober.answered()
         else:
             self._pools.failed(backend, beginning.why)
         return verdict
 
-    async def ask(self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries) -> Beginning:
-        """Send the request and read the beginning of its answer, or of its next leg."""
+    def ask(
+        self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries
+    ) -> Coroutine[Any, Any, Response]:
+        """Send the request, or that of its next leg, and wait for the head of its answer."""
         target, headers = target_of(asked), headers_of(asked, backend, lease)
         splice = None if tries.resuming is None else tries.resuming.splice
         content = body_of(asked, backend, lease, splice)
         exchange.asked()
         if exchange.trace is not None:
             headers = exchange.trace.carried(headers)
-        response = await backend.upstream.request(b"POST", target, headers, content, sent=exchange.sent)
-        return await read_beginning(response, self._clock, asked.route)
+        return backend.upstream.request(b"POST", target, headers, content, sent=exchange.sent)

@@ -21,6 +21,7 @@ from typing import Self
 from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
 from tidegate.gateway.link import Link
+from tidegate.gateway.watch import NOTHING, Used
 from tidegate.runtime import Driver, Refusal
 from tidegate.telemetry.traces import Trace
 
@@ -41,6 +42,7 @@ class Exchange:
         trace: hears of waits, seats and calls of backends, where the request is traced.
         cut: the scheduler has had it stopped; what follows is ``regained``.
         lost: why the gateway gave up the backend (``lose``).
+        used: says what the engine has told of the tokens of the answer so far; ``None``: it has not begun.
         may_stop: says whether it can be stopped just now; ``None``: it never can.
     """
 
@@ -62,6 +64,7 @@ class Exchange:
         "response",
         "stopped",
         "trace",
+        "used",
     )
 
     def __init__(self, driver: Driver, link: Link) -> None:
@@ -80,6 +83,7 @@ class Exchange:
         self.lost: Reason | None = None
         self.cut = self._leaving = self._unasked = False
         self.may_stop: Callable[[], bool] | None = None
+        self.used: Callable[[], Used] | None = None
 
     def __enter__(self) -> Self:
         self.link.on_gone = self._left
@@ -90,19 +94,30 @@ class Exchange:
     ) -> None:
         self.link.on_gone = None
         self._task = None
-        self._let_go(CANCELLED if self.gone else FAILED)
+        if self.lease is not None or self._waiting or self.response is not None:
+            self._let_go(CANCELLED if self.gone else FAILED)
 
-    async def seat(self, ticket: Ticket, waits: Callable[[], None] | None = None) -> Lease | None:
-        """Ask for a seat and wait. ``None``: refused, see ``refusal``. ``waits`` is called if it has to wait."""
+    def apply(self, ticket: Ticket) -> bool:
+        """Ask for a seat; return whether it has to be waited for (``seated``). Without a wait, see ``lease``."""
         assert self.lease is None
         self.refusal = None
         self._waiting = ticket.id
         if self.trace is not None:
             self.trace.waits()
         self._driver.submit(ticket, self)
-        if waits is not None and self._waiting:
-            waits()
-        return await self._answer()
+        return bool(self._waiting)
+
+    async def seated(self) -> Lease | None:
+        """Wait for what was applied for. ``None``: refused, see ``refusal``."""
+        if self._waiting:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        return self.lease
+
+    async def seat(self, ticket: Ticket) -> Lease | None:
+        """Ask for a seat and wait."""
+        self.apply(ticket)
+        return await self.seated()
 
     async def requeue(self, requeue: Requeue) -> Lease | None:
         """Give the seat back and the ticket too, and wait again. ``None``: refused, see ``refusal``."""
@@ -112,7 +127,7 @@ class Exchange:
         self._waiting = lease.ticket.id
         self._back()
         self._driver.requeue(lease, requeue, self)
-        return await self._answer()
+        return await self.seated()
 
     async def regained(self) -> Lease | None:
         """After ``cut``: wait for the next seat, which is asked for once the engine has let go of this one.
@@ -143,15 +158,10 @@ class Exchange:
         self._waiting = ticket.id
         self._driver.submit(ticket, self)
 
-    async def _answer(self) -> Lease | None:
-        if self._waiting:
-            self._future = asyncio.get_running_loop().create_future()
-            await self._future
-        return self.lease
-
     def asked(self) -> None:
         """Note that the backend is being asked now."""
-        self._sent_at = asyncio.get_running_loop().time()
+        assert self._task is not None
+        self._sent_at = self._task.get_loop().time()
         if self.trace is not None:
             self.trace.asked()
         self.lost = None
@@ -259,7 +269,8 @@ class Exchange:
 
     def _left(self) -> None:
         self.gone = True
-        self._let_go(CANCELLED)
+        used = NOTHING if self.used is None else self.used()
+        self._let_go(Release(Outcome.CANCELLED, used.input_tokens, used.output_tokens))
         if self._task is not None:
             self._task.cancel()
 

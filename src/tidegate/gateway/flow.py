@@ -12,32 +12,28 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class Bell:
-    """An ``asyncio.Event`` that is small while nobody waits for it."""
+    """An ``asyncio.Event`` that is small while nobody waits for it.
 
-    __slots__ = ("_event", "_rung")
+    Attributes:
+        rung: ``wait`` returns at once; whoever sets it to false has those wait who come from then on.
+    """
+
+    __slots__ = ("_event", "rung")
 
     def __init__(self) -> None:
-        self._rung = False
+        self.rung = False
         self._event: asyncio.Event | None = None
-
-    def is_set(self) -> bool:
-        """Whether ``wait`` returns at once."""
-        return self._rung
 
     def set(self) -> None:
         """Wake everybody who waits."""
-        self._rung = True
-        event, self._event = self._event, None
-        if event is not None:
+        self.rung = True
+        if self._event is not None:
+            event, self._event = self._event, None
             event.set()
-
-    def clear(self) -> None:
-        """Have those wait who come from now on."""
-        self._rung = False
 
     async def wait(self) -> bool:
         """Wait until it is set; whoever was woken goes on even if it has been cleared since."""
-        if self._rung:
+        if self.rung:
             return True
         if self._event is None:
             self._event = asyncio.Event()
@@ -61,7 +57,7 @@ class Flow(FlowControl):
     def pause_writing(self) -> None:
         """The transport has enough."""
         self.write_paused = True
-        self._writable.clear()
+        self._writable.rung = False
 
     def resume_writing(self) -> None:
         """The transport wants more."""

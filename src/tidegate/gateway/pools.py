@@ -170,10 +170,6 @@ class Pools:
 
     # What requests saw.
 
-    def answered(self, backend: Backend) -> None:
-        """A request got content, or a whole answer that is no failure of the backend."""
-        backend.prober.answered()
-
     def failed(self, backend: Backend, why: str) -> None:
         """The backend answered, and badly: an error of its own, within a stream too, or an answer without an end."""
         backend.prober.failed(why, spare=self.has_another(backend))

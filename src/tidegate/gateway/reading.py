@@ -1,4 +1,4 @@
-"""Read a request's body within its bound, and understand as much of it as is needed to place it."""
+"""Understand as much of a request's body as is needed to place it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.classify import (
     model_of_form,
     parse_body,
 )
-from tidegate.gateway.body import Receive, read_body, too_long
+from tidegate.gateway.body import too_long
 
 
 class Read(msgspec.Struct, gc=False):
@@ -28,15 +28,14 @@ class Read(msgspec.Struct, gc=False):
     model_at: Place | None = None
 
 
-async def read_request(route: Route, headers: Headers, receive: Receive, most: int) -> Read | Refused | None:
-    """Return the body; a refusal of one that cannot be taken; ``None`` when the client left."""
-    other = route is Route.OTHER
-    if (bad := check_json(headers, forms=other) or too_long(headers, most)) is not None:
-        return bad
-    raw = await read_body(receive, most)
-    if raw is None or isinstance(raw, Refused):
-        return raw
-    if other and is_form(headers):
+def unfit(route: Route, headers: Headers, most: int) -> Refused | None:
+    """Refuse a body that cannot be taken, before it is read: its kind, or its length."""
+    return check_json(headers, forms=route is Route.OTHER) or too_long(headers, most)
+
+
+def understood(route: Route, headers: Headers, raw: bytes) -> Read | Refused:
+    """Read a body."""
+    if route is Route.OTHER and is_form(headers):
         found = model_of_form(raw, headers[b"content-type"])
         name, place = (UNSET, None) if found is None else found
         return Read(raw, ParsedBody(name), form=True, model_at=place)

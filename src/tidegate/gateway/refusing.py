@@ -37,7 +37,11 @@ class StormWatch:
         self._balance = [0] * SLOTS
 
     def dispatched(self, now: float) -> None:
-        self._count(now, -1)
+        slot = int(now / SLOT_S)
+        if slot == self._slot:
+            self._balance[slot % SLOTS] -= 1
+        else:
+            self._count(now, -1)
 
     def refused(self, now: float) -> None:
         self._count(now, 1)
@@ -110,7 +114,7 @@ class Refuser:
         self.storm.refused(now)
         call.ended(Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED, action.reason)
         band = asked.classified.band
-        if action.reason is Reason.SHED and self._with_fallback[band] and _is_plain(asked):
+        if action.reason is Reason.SHED and self._with_fallback[band] and not call.begun and _is_plain(asked):
             answer = self._fallback(call, action, asked)
             self._note(call, action.reason, now, answer)
             await _send(call, send, answer)
@@ -124,10 +128,10 @@ class Refuser:
             self._note(call, action.reason, now, answer)
             await _send(call, send, answer)
 
-    def instead(self, refusal: Refusal, classified: Classified) -> Classified | None:
+    def instead(self, call: Call, refusal: Refusal, classified: Classified) -> Classified | None:
         """Give the request as it is for the model that answers what is shed here; ``None``: there is no such model."""
         other = self._instead[classified.band]
-        if other is None or refusal.reason is not Reason.SHED or other.pool == classified.pool:
+        if other is None or refusal.reason is not Reason.SHED or other.pool == classified.pool or call.begun:
             return None
         predicted = msgspec.structs.replace(classified.predicted, memo=None)  # it learns nothing of another model
         return msgspec.structs.replace(classified, pool=other.pool, upstream_model=other.name, predicted=predicted)
@@ -140,10 +144,14 @@ class Refuser:
         await _send(call, send, answer)
 
     def past(self, call: Call, status: int) -> None:
-        """Note that the connection itself has refused a request, since its body was too slow or no body at all."""
-        self._recorder.refused(Reason.BAD_REQUEST, tenant=call.tenant)
+        """Note that the connection itself has refused a request.
+
+        Its body was too slow or no body at all or, with a ``status`` of 503, the gateway ends.
+        """
+        reason = Reason.DRAINING if status == 503 else Reason.BAD_REQUEST
+        self._recorder.refused(reason, tenant=call.tenant)
         call.status = status
-        call.ended(Outcome.REJECTED, Reason.BAD_REQUEST)
+        call.ended(Outcome.REJECTED, reason)
 
     async def fault(self, call: Call, send: Send) -> None:
         """Answer where the gateway itself failed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tidegate.backends import BackendError, Broken, Response
-from tidegate.classify import RawHeaders, downstream_headers
+from tidegate.classify import RawHeaders, unmeasured_headers
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.link import Link
 from tidegate.gateway.watch import StreamWatch, inspect_whole, with_tier
@@ -50,7 +50,7 @@ def is_plain(response: Response) -> bool:
 
 async def send_head(call: Call, response: Response, send: Send) -> None:
     """Send the head of a stream."""
-    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
+    headers = unmeasured_headers(response.headers)
     headers += [*call.headers(call.arrived), (b"x-accel-buffering", b"no")]
     call.status = response.status
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -120,11 +120,6 @@ async def _send_in_pieces(send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data[start : start + PIECE], "more_body": True})
 
 
-async def read_whole(response: Response) -> bytes:
-    """Read an answer that is no stream. Raises ``BackendError`` when it does not come to its end."""
-    return await response.read_all(MOST_WHOLE)
-
-
 def look_at_whole(call: Call, response: Response, body: bytes, *, now: float) -> tuple[Relayed, bytes]:
     """Judge an answer that is there in full; give it back with the service tier that was really used."""
     if response.status >= 400:
@@ -144,7 +139,7 @@ def as_event(body: bytes) -> bytes:
 
 def whole_headers(response: Response, *, failed: bool) -> RawHeaders:
     """Give the headers of a whole answer, without its length; a failed one keeps the engine's hint when to retry."""
-    headers = [item for item in downstream_headers(response.headers) if item[0] != b"content-length"]
+    headers = unmeasured_headers(response.headers)
     if failed:
         headers += [item for item in response.headers if item[0] in _RETRY_HINTS]
     return headers

@@ -31,14 +31,18 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Ends:
-    """Tells those who wait that a request has ended. ``full`` names are ``tenant/name``."""
+    """Tells those who wait that a request has ended. ``full`` names are ``tenant/name``.
+
+    Attributes:
+        waiting: those who wait, by the name that they wait for; where it is empty, nobody has to be ``told``.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self.waiting: dict[str, set[asyncio.Future[None]]] = {}
 
     def told(self, full: str) -> None:
         """Wake whoever waits for a request that has ended."""
-        for future in self._waiting.get(full, ()):
+        for future in self.waiting.get(full, ()):
             if not future.done():
                 future.set_result(None)
 
@@ -46,14 +50,14 @@ class Ends:
     def waited_for(self, full: str) -> Iterator[asyncio.Future[None]]:
         """Give a future for the end of a request."""
         future = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(full, set())
+        waiting = self.waiting.setdefault(full, set())
         waiting.add(future)
         try:
             yield future
         finally:
             waiting.discard(future)
             if not waiting:
-                self._waiting.pop(full, None)
+                self.waiting.pop(full, None)
 
 
 class Requests:

@@ -15,7 +15,7 @@ from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Stoppable, T
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import reason_of
 from tidegate.gateway.asked import Asked
-from tidegate.gateway.beginning import Beginning, Verdict
+from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
 from tidegate.gateway.completions import FAILURES, Completions
 from tidegate.gateway.exchange import FAILED, Exchange
 from tidegate.gateway.pools import Pools
@@ -40,6 +40,10 @@ class NoClient:
 
     def pass_on(self, piece: bytes, chunk: bytes | None) -> bool:  # noqa: ARG002 - a row's answer is read whole
         """Take nothing: there is nobody to send to."""
+        return False
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:  # noqa: ARG002 - as above
+        """Take nothing."""
         return False
 
 
@@ -202,7 +206,8 @@ class Row:
         if backend is None:  # taken out of the settings since the dispatch
             return Requeue(avoid=True, reason=Reason.NO_BACKEND)
         try:
-            beginning = await rows.completions.ask(self._asked, backend, lease, exchange, tries)
+            response = await rows.completions.ask(self._asked, backend, lease, exchange, tries)
+            beginning = await read_beginning(response, rows.clock, self._asked.route)
         except BackendError as error:
             exchange.response = None
             if exchange.cut:

@@ -7,18 +7,17 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import uvicorn
 
 from tidegate.config import Address
-from tidegate.gateway.protocol import Limits, client_protocol, sweep
-
-if TYPE_CHECKING:
-    from asyncio import TimerHandle
+from tidegate.gateway.limits import Limits
+from tidegate.gateway.protocol import client_protocol, sweep
+from tidegate.runtime import Parted, Rounds
 
 SWEEP_S = 1.0
-"""Time between two looks at all connections: the precision of the limits on slow clients."""
+"""Time between two looks at a connection: the precision of the limits on slow clients."""
 
 
 class ClientServer(uvicorn.Server):
@@ -57,7 +56,9 @@ class ClientServer(uvicorn.Server):
         self._given = listener
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._sweeper: TimerHandle | None = None
+        connections: Parted[Any] = Parted()
+        self.server_state.connections = connections  # type: ignore[assignment]  # a set as far as uvicorn uses it
+        self._sweeper = Rounds(SWEEP_S, connections, sweep)
 
     @property
     def url(self) -> str:
@@ -84,7 +85,7 @@ class ClientServer(uvicorn.Server):
                 self._serving.result()
                 raise OSError(f"the server on {self._address} ended while it started")
             await asyncio.sleep(0)
-        self._sweep()
+        self._sweeper.start(asyncio.get_running_loop())
 
     def stop_accepting(self) -> None:
         """Close the listening socket; open connections go on, and each ends with its answer."""
@@ -96,12 +97,6 @@ class ClientServer(uvicorn.Server):
     async def stop(self) -> None:
         """End what is left and wait for it, about a second at most."""
         self.should_exit = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeper.stop()
         if self._serving is not None:
             await self._serving
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        sweep(self.server_state.connections, loop.time())
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)

@@ -28,14 +28,14 @@ class Tries:
     __slots__ = ("_failed", "_pauses", "begun", "resuming")
 
     def __init__(self, resuming: Resuming | None = None) -> None:
-        self._failed: set[str] = set()
+        self._failed: tuple[str, ...] = ()
         self._pauses = 0
         self.resuming = resuming
         self.begun = False
 
     def elsewhere(self, pools: Pools, backend: Backend) -> bool:
         """Note a failure of ``backend``; return whether another one is left to try."""
-        self._failed.add(backend.name)
+        self._failed += (backend.name,)
         return pools.has_another(backend, self._failed)
 
     def later(self) -> bool:

@@ -24,7 +24,11 @@ _EVENTS_ASIDE = 2
 
 _REASON, _OPEN = b'"finish_reason"', b'"finish_reason":null'
 _NO_END = (b"", b"", b"")
+_NO_PIECE = b"\0"
+_LESSONS = 3
+"""Shapes of its usual piece that are learned of one stream: one that has none shall not pay for looking for it."""
 
+_TEXT = re.compile(rb'"(?:content|text|reasoning|reasoning_content)"\s*:\s*"')
 _CONTENT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[')
 _TYPED_CONTENT = re.compile(rb'"(?:delta|text|thinking|partial_json|content)"\s*:\s*"[^"]|"type"\s*:\s*"tool_use"')
 _TYPED_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
@@ -62,12 +66,16 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class StreamWatch:
     """Follows one event stream piece by piece.
 
+    Most pieces of a stream differ in nothing but a word. So what stands before and behind it is kept of a piece that
+    was looked at and found to tell nothing, and a piece with the same around another word needs no look: the word has
+    no quote, so it ends where that one ended, and no line end, so it begins no other event.
+
     Attributes:
         content: whether a piece with generated content has passed.
         failed: whether an error event has passed (the client has been told; nothing may follow it).
     """
 
-    __slots__ = ("_events", "_last", "_partial", "_usage", "content", "failed")
+    __slots__ = ("_events", "_head", "_last", "_lessons", "_partial", "_tail", "_usage", "content", "failed")
 
     def __init__(self) -> None:
         self.content = False
@@ -76,6 +84,8 @@ class StreamWatch:
         self._last = _NO_END  # those that may hold an end, the newest at the right
         self._partial = b""
         self._usage = b""
+        self._head, self._tail = _NO_PIECE, b""  # of a usual piece; none begins like this
+        self._lessons = _LESSONS
 
     @property
     def complete(self) -> bool:
@@ -83,8 +93,19 @@ class StreamWatch:
         return self.failed or any(b"[DONE]" in data or _FINISH.search(data) for data in self._last)
 
     def piece(self, data: bytes) -> None:
-        """Look at the next piece. About 0.3 µs for a usual one, which ends with a line."""
-        self._events += data.count(b"data:")
+        """Look at the next piece: 0.6 µs for a usual one, three times as much for any other."""
+        head, tail = self._head, self._tail
+        if data.startswith(head) and data.endswith(tail) and not self._partial:
+            word = data[len(head) : -len(tail)]
+            if b'"' not in word and b"\n" not in word:
+                self._events += 1
+                return
+        self._look(data)
+
+    def _look(self, data: bytes) -> None:
+        whole = not self._partial
+        events = data.count(b"data:")
+        self._events += events
         if self._partial:
             data = self._partial + data
         self._partial = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_KEEP:]
@@ -99,9 +120,25 @@ class StreamWatch:
             self._usage = data
         if data.count(_REASON) == data.count(_OPEN) and b"[DONE]" not in data:
             if self._last is _NO_END:
+                if whole and events == 1 and self.content and self._lessons:
+                    self._learn(data)
                 return
             data = b""  # most pieces end nothing, and 5,000 streams that keep three of them hold 4 MB
         self._last = (*self._last[1:], data)
+        self._head, self._lessons = _NO_PIECE, 0  # what comes now belongs to an end
+
+    def _learn(self, data: bytes) -> None:
+        """Keep the shape of a piece that told nothing."""
+        found = _TEXT.search(data)
+        if found is None or b"error" in data or not (data.startswith(b"data:") and data.endswith(b"\n")):
+            return
+        if data.count(b'"usage"') != data.count(b'"usage":null'):
+            return
+        end = data.find(b'"', found.end())
+        word = data[found.end() : end]
+        if end > 0 and b"\\" not in word and b"\n" not in word:
+            self._head, self._tail = data[: found.end()], data[end:]
+            self._lessons -= 1
 
     def used(self) -> Used:
         """Give the last usage that the stream told; without one, its events as output tokens.

@@ -59,6 +59,8 @@ LOOK_S: Final = 0.25
 """Time between two looks at what there is to do."""
 REST_S: Final = 0.5
 """Pause after the store could not do something."""
+GONE_S: Final = 2.0
+"""Time between two looks for gateways that died: their rows have waited so long at most."""
 SWEEP_S: Final = 60.0
 RUBBISH_AGE_S: Final = 86_400.0
 MOST_GROUP_BYTES: Final = 8 * 2**20
@@ -89,7 +91,10 @@ class Worker:
         self._work: dict[str, BatchWork] = {}
         self._told: list[BatchWork] | None = None
         self._tasks: dict[str, tuple[Claim, Task]] = {}
-        self._rest_until = self._look_at = self._renew_at = self._sweep_at = 0.0
+        self._rest_until = self._look_at = self._gone_at = self._renew_at = self._sweep_at = 0.0
+        # A store on PostgreSQL may have gateways of other machines, whose locks tell nothing here.
+        self._absent: set[str] = set()
+        self._judged = owners.kernel() if hello.setup.store.startswith("postgres") else None
         self._alive = True
 
     def run(self) -> None:
@@ -261,6 +266,9 @@ class Worker:
         if now >= self._renew_at:
             self._renew_at = now + self._setup.lease_s / 4
             self._renew(now_utc)
+        if now >= self._gone_at:
+            self._gone_at = now + GONE_S
+            self._take_back(now_utc)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep(now_utc)
@@ -278,8 +286,21 @@ class Worker:
             for token in tokens - held:
                 self._tokens.pop(token, None)
         self._store.reap(now_utc)
+        if self._judged is not None:
+            self._look_for_strangers()
+
+    def _look_for_strangers(self) -> None:
+        """Say when somebody has rows of this store and, twice in a row, no lock file here: the folder is not shared."""
         place = self._folder.path / OWNERS
-        for owner in owners.all_gone(place):
+        absent = {owner for owner in self._store.owners() if not (place / owner).exists()}
+        for owner in absent & self._absent:
+            log.error("jobs.files_not_shared", owner=owner, folder=str(self._folder.path))
+        self._absent = absent
+
+    def _take_back(self, now_utc: float) -> None:
+        """Take the rows of gateways that are known to be gone, without waiting for their leases to run out."""
+        place = self._folder.path / OWNERS
+        for owner in owners.all_gone(place, under=self._judged):
             self._store.release_owner(owner, now_utc=now_utc)
             owners.forget(place, owner)
 
@@ -327,6 +348,10 @@ class Worker:
             with contextlib.suppress(Conflict):
                 store.delete_file(file.id, tenant=None)
                 self._folder.drop(file.id)
+        place = self._folder.path / OWNERS
+        owners.refresh(place, self._setup.owner, now_utc)
+        for owner in owners.long_silent(place, now_utc - RUBBISH_AGE_S):
+            owners.forget(place, owner)
         old = list(self._folder.old(now_utc - RUBBISH_AGE_S))
         known = store.known_files(old) if old else frozenset()
         for file_id in old:

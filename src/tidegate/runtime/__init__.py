@@ -6,6 +6,7 @@ from tidegate.runtime.event_log import EventLog
 from tidegate.runtime.gc_policy import GcPolicy
 from tidegate.runtime.observed import ObservedLog
 from tidegate.runtime.replay import replay
+from tidegate.runtime.rounds import Parted, Rounds
 from tidegate.runtime.stall import StallMonitor
 from tidegate.runtime.waiters import FutureWaiter, Refusal, TicketWaiter
 
@@ -16,7 +17,9 @@ __all__ = [
     "FutureWaiter",
     "GcPolicy",
     "ObservedLog",
+    "Parted",
     "Refusal",
+    "Rounds",
     "StallMonitor",
     "SystemClock",
     "TicketWaiter",

@@ -24,12 +24,12 @@ class SystemClock:
 
     ``now`` is the monotonic clock and not ``loop.time()``: uvloop's loop time stands still during one turn of the
     loop and counts whole milliseconds, too coarse for waits of which most are below one.
+    ``now`` is the function itself, since eight times in each request somebody asks.
     """
 
     __slots__ = ()
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
 
     def utc_now(self) -> datetime:
         return datetime.now(UTC)

@@ -143,10 +143,17 @@ class Driver:
         if self._leases.pop(lease.id, None) is None:
             log.warning("lease.released_twice", lease=lease.id, request_id=lease.ticket.id)
             return
-        self._forget(lease)
+        if lease.ticket.stoppable:
+            self._forget(lease)
         now = self._clock.now()
         self._recorder.finished(now, lease, release, reason=reason)
-        self._event("release", now, self._scheduler.release, lease.id, release)
+        if self._fault is None:
+            actions = self._ask("release", now, self._scheduler.release, lease.id, release)
+            if actions:
+                self._recorder.actions(now, actions)
+        else:
+            actions = []
+        self._carry_out(actions)
 
     def requeue(self, lease: Lease, requeue: Requeue, waiter: TicketWaiter) -> None:
         """Give a lease back that came to nothing; its ticket waits again, or ends.
@@ -163,7 +170,7 @@ class Driver:
             raise ValueError(f"expected a lease that is held, got {lease.id}, which has been released")
         now, ticket = self._clock.now(), lease.ticket
         self._waiters[ticket.id] = (ticket, waiter)
-        by = self._forget(lease)
+        by = self._forget(lease) if ticket.stoppable else None
         if by is not None and not requeue.avoid:
             self._recorder.preempted(lease, by)
         self._recorder.requeued(now, lease)
@@ -317,7 +324,8 @@ class Driver:
             if self._todo:
                 self._work()
             self._arm()
-            self._look_idle()
+            if self._drained is not None:
+                self._look_idle(self._drained)
 
     def _work(self) -> None:
         self._working = True
@@ -337,19 +345,21 @@ class Driver:
         self._carry_out(())
 
     def _perform(self, action: Action) -> None:
-        if isinstance(action, Promote):
-            return
-        if isinstance(action, Preempt):
-            self._preempt(action)
-            return
-        entry = self._waiters.pop(action.ticket.id, None)
         if isinstance(action, Dispatch):
-            self._dispatch(action.lease, entry)
-        elif entry is not None:
-            try:
-                entry[1].refused(action)
-            except Exception:  # one waiter's fault must not cost the others their answers
-                log.exception("waiter.failed", request_id=action.ticket.id)
+            self._dispatch(action.lease, self._waiters.pop(action.ticket.id, None))
+        elif isinstance(action, Preempt):
+            self._preempt(action)
+        elif not isinstance(action, Promote):
+            self._refuse(action)
+
+    def _refuse(self, action: Refusal) -> None:
+        entry = self._waiters.pop(action.ticket.id, None)
+        if entry is None:
+            return
+        try:
+            entry[1].refused(action)
+        except Exception:  # one waiter's fault must not cost the others their answers
+            log.exception("waiter.failed", request_id=action.ticket.id)
 
     def _dispatch(self, lease: Lease, entry: tuple[Ticket, TicketWaiter] | None) -> None:
         self._leases[lease.id] = lease
@@ -381,9 +391,7 @@ class Driver:
             self.observe(Declined(lease.id))
 
     def _forget(self, lease: Lease) -> int | None:
-        """Forget who holds a lease that has ended; return the band that it was to be stopped for, if it was."""
-        if not lease.ticket.stoppable:
-            return None
+        """Forget who holds a stoppable lease that has ended; return the band it was to be stopped for, if it was."""
         self._holders.pop(lease.id, None)
         return self._asked.pop(lease.id, None)
 
@@ -411,6 +419,6 @@ class Driver:
         if self._event_log is not None:
             self._event_log.flush()
 
-    def _look_idle(self) -> None:
-        if self._drained is not None and not (self._leases or self._waiters or self._todo):
-            self._drained.set()
+    def _look_idle(self, drained: asyncio.Event) -> None:
+        if not (self._leases or self._waiters or self._todo):
+            drained.set()

@@ -3,23 +3,27 @@
 One JSON array a line: ``[now, kind, [arguments]]``. The first line is the policy at the start, with kind
 ``policy``. Events are kept as they came (tickets never change) and turned into text a few at a time, away from
 the call that brought them; at most ``EVERY_S`` of them are lost in a crash of the process, none in a fault of the
-scheduler.
+scheduler. A disk that takes no more ends the file, told in the log, and nothing else: no request fails for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from tidegate.core import Policy
 
 EVERY_S = 0.1
 MOST = 512
 """Events held as objects; writing that many takes about a millisecond."""
+
+log = structlog.get_logger("tidegate.runtime")
 
 
 def _plain(value: Any) -> str:
@@ -46,6 +50,8 @@ class EventLog:
 
     def append(self, now: float, kind: str, arguments: tuple[object, ...]) -> None:
         """Keep one event for writing."""
+        if self._file.closed:
+            return
         events = self._events
         events.append((now, kind, arguments))
         if len(events) >= MOST:
@@ -55,10 +61,16 @@ class EventLog:
 
     def flush(self) -> None:
         """Write out what is kept."""
-        if self._events:
-            self._file.write(self._encoder.encode_lines(self._events))
-            self._file.flush()
+        if self._events and not self._file.closed:
+            lines = self._encoder.encode_lines(self._events)
             self._events.clear()
+            try:
+                self._file.write(lines)
+                self._file.flush()
+            except OSError as error:
+                log.error("event_log.ended", file=self._file.name, why=error.strerror)
+                with contextlib.suppress(OSError):
+                    self._file.close()
 
     def close(self) -> None:
         """Write the rest and close the file."""

@@ -2,13 +2,16 @@
 
 The rules are those of ``stores.ledger_client``; here are the calls, the pushes and one timer for each pool. Nothing
 here is waited for by a request: what the ledger says comes to the driver as signals, like the health of a backend.
+
+Invariant: a link that is open always has a call under way or a timer set, whatever is raised meanwhile. Nobody waits
+for it, so one that stopped would leave a pool without grants, and without anybody who says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -20,6 +23,10 @@ from tidegate.stores.ledger_protocol import Ledger, Lost, News, Pushed, Reply, S
 CALL_S = 2.0
 """The longest that a call may take; the scheduler goes on alone long before."""
 LEAVE_S = 1.0
+AGAIN_S = 0.2
+"""After a fault while it looked, until it looks again."""
+TELL_S = 10.0
+"""A fault that comes again is told in the log so often."""
 
 log = structlog.get_logger("tidegate.cluster")
 
@@ -63,8 +70,9 @@ class PoolLink:
         self._call: asyncio.Task[None] | None = None
         self._soon = False
         self._subscription: Subscription | None = None
-        self._stood = client.standing
+        self._alone = False
         self._open = False
+        self._fault_told = float("-inf")
 
     def start(self) -> None:
         """Join the pool; call it inside the loop."""
@@ -81,9 +89,13 @@ class PoolLink:
             self._call.cancel()
             await asyncio.gather(self._call, return_exceptions=True)
         if self._subscription is not None:
-            await self._subscription.close()
-            with contextlib.suppress(TidegateError, TimeoutError):
+            try:
+                await self._subscription.close()
                 await asyncio.wait_for(self.ledger.leave(self.replica), LEAVE_S)
+            except (TidegateError, TimeoutError):
+                pass  # its lease ends by itself
+            except Exception:  # the other pools are to be left, and the store to be closed
+                log.exception("cluster.fault", pool=self.client.pool, what="leave")
 
     def changed(self) -> None:
         """There is something to tell; what else happens in this turn of the loop goes along."""
@@ -96,10 +108,12 @@ class PoolLink:
         if not self._open:
             return
         now = self._clock.now()
-        self._tell(self.client.look(now))
-        if self._call is None and self.client.due(now):
-            self._call = asyncio.get_running_loop().create_task(self._ask())
-        at = self.client.wakes_at()
+        at = now + AGAIN_S
+        with self._survived("look"):
+            self._tell(self.client.look(now))
+            if self._call is None and self.client.due(now):
+                self._call = asyncio.get_running_loop().create_task(self._ask())
+            at = self.client.wakes_at()
         if self._timer is None or at < self._at:
             self._arm(at, now)
 
@@ -118,36 +132,54 @@ class PoolLink:
         self.go_on()
 
     async def _ask(self) -> None:
+        reply: Reply | None = None
+        with self._survived("ask"):
+            reply = await self._answer()
+        self._call = None
+        with self._survived("hear the answer"):
+            if reply is None:
+                self._tell(self.client.failed(self._clock.now()))
+            else:
+                self._tell(self.client.answered(self._clock.now(), reply))
+                self._answered(self, reply)
+        self.go_on()
+
+    async def _answer(self) -> Reply | None:
         now = self._clock.now()
         report = self.client.report(now, self._bids(now, self.client.pool))
-        reply: Reply | None = None
         try:
-            reply = await asyncio.wait_for(self.ledger.turn(self.replica, report), CALL_S)
+            return await asyncio.wait_for(self.ledger.turn(self.replica, report), CALL_S)
         except (TidegateError, TimeoutError) as error:
             if self.client.counts.failures == 0 or not self.client.degraded:
                 log.warning("cluster.no_answer", pool=self.client.pool, why=str(error) or "it took too long")
-        finally:
-            self._call = None
-        if reply is None:
-            self._tell(self.client.failed(self._clock.now()))
-        else:
-            self._tell(self.client.answered(self._clock.now(), reply))
-            self._answered(self, reply)
-        self.go_on()
+            return None
 
     def _hear(self, news: News) -> None:
         now = self._clock.now()
-        if isinstance(news, Pushed):
-            self._tell(self.client.pushed(now, news))
-        elif not isinstance(news, Lost):
-            self._tell(self.client.subscribed(now))
+        with self._survived("hear a push"):
+            if isinstance(news, Pushed):
+                self._tell(self.client.pushed(now, news))
+            elif not isinstance(news, Lost):
+                self._tell(self.client.subscribed(now))
         self.go_on()
+
+    @contextlib.contextmanager
+    def _survived(self, what: str) -> Iterator[None]:
+        """Go on after what nobody has foreseen, be it of a library of the store, and tell it in the log."""
+        try:
+            yield
+        except Exception as fault:
+            now = self._clock.now()
+            if now >= self._fault_told + TELL_S:
+                self._fault_told = now
+                log.error("cluster.fault", pool=self.client.pool, what=what, exc_info=fault)
 
     def _tell(self, signals: list[Signal]) -> None:
         for signal in signals:
-            self._observe(signal)
-        standing = self.client.standing
-        if standing is not self._stood:
-            if Standing.SOLO in (standing, self._stood):
-                log.warning(f"cluster.{standing}", pool=self.client.pool, degraded=self.client.degraded)
-            self._stood = standing
+            with self._survived("tell the scheduler"):  # each alone: the rules do not tell anything twice
+                self._observe(signal)
+        client = self.client
+        alone = client.standing is Standing.SOLO and not client.answer_late
+        if alone is not self._alone:
+            self._alone = alone
+            log.warning(f"cluster.{client.standing}", pool=client.pool, degraded=client.degraded)

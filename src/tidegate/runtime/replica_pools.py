@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from tidegate.core import Policy, PoolSpec, Scheduler, Signal, TidegateError
+from tidegate.core import Policy, PoolSpec, Scheduler, Signal
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.replica import PoolLink
+from tidegate.runtime.replica_watch import Watch, view_of
 from tidegate.stores.ledger_client import Client, Counts, StoreLoss
+from tidegate.stores.ledger_identity import Differences, doubled, key_of, name_of, pool_of, run_of
 from tidegate.stores.ledger_policy import pool_config, terms_of
 from tidegate.stores.ledger_protocol import LedgerStore, PoolConfig, PoolView, Reply
 from tidegate.stores.replica_scheduler import SharedScheduler
-
-VIEW_S = 0.25
-"""The longest that somebody who looks at the pool waits for the store."""
 
 Document = dict[str, Any]
 
@@ -28,6 +27,7 @@ class ReplicaTerms:
 
     Attributes:
         name: of this gateway, unique among those that share its pools.
+        run: tells this run of it from those before, and from another gateway of the same name.
         group: those of one name share.
         ttl_s: ``lease_ttl``.
         on_store_loss: see ``StoreLoss``.
@@ -39,6 +39,7 @@ class ReplicaTerms:
     ttl_s: float = 5.0
     on_store_loss: StoreLoss = StoreLoss.KEEP
     first_part: Fraction = Fraction(1, 8)
+    run: str = ""
 
 
 class Replica:
@@ -48,6 +49,7 @@ class Replica:
         self.terms = terms
         self.scheduler = SharedScheduler(scheduler, self._told)
         self.links: dict[str, PoolLink] = {}
+        self.watch = Watch(self.links)
         self.answered: Callable[[PoolLink, Reply], None] = lambda _link, _reply: None
         self._store = store
         self._clock = clock
@@ -66,10 +68,12 @@ class Replica:
         self._started = True
         for link in self.links.values():
             link.start()
+        self.watch.start()
 
     async def stop(self) -> None:
         """Leave all pools, so that the seats are the others' at once."""
         self._started = False
+        await self.watch.stop()
         await asyncio.gather(*(link.stop() for link in self.links.values()), *self._leaving)
         await self._store.close()
 
@@ -111,6 +115,16 @@ class Replica:
         """Whether the store does not answer, for some pool."""
         return any(link.client.degraded for link in self.links.values())
 
+    @property
+    def namesakes(self) -> int:
+        """How many other living gateways have this one's name."""
+        return self.watch.namesakes
+
+    @property
+    def differing(self) -> int:
+        """In how many pools other backends or seats are dealt than this gateway's file names."""
+        return len(self.watch.differing)
+
     def counts(self) -> Counts:
         """Return what happened since the start, all pools together."""
         total = Counts()
@@ -122,27 +136,27 @@ class Replica:
     async def document(self) -> Document:
         """Return the whole of each pool, a row for each replica, as the store has it; what it has not is ``None``."""
         names = list(self.links)
-        views = await asyncio.gather(*(self._view(name) for name in names))
+        links = [self.links[name] for name in names]
+        views = await asyncio.gather(*(view_of(link) for link in links))
         return {
             "replica": self.terms.name,
             "group": self.terms.group,
+            "run": self.terms.run,
             "degraded": self.degraded,
-            "pools": {name: _pool(self.links[name], view) for name, view in zip(names, views, strict=True)},
+            "same_name": self.namesakes,
+            "pools": {
+                name: _pool(link, view, self.watch.differing.get(name, Differences()))
+                for name, link, view in zip(names, links, views, strict=True)
+            },
         }
-
-    async def _view(self, name: str) -> PoolView | None:
-        try:
-            return await asyncio.wait_for(self.links[name].ledger.view(), VIEW_S)
-        except (TidegateError, TimeoutError):
-            return None
 
     def _add(self, name: str, client: Client) -> None:
         client.observing = self._policy.observe_only
         self.scheduler.clients[name] = client
         link = self.links[name] = PoolLink(
-            self.terms.name,
+            key_of(self.terms.name, self.terms.run),
             client,
-            self._store.pool(f"{self.terms.group}:{name}"),
+            self._store.pool(pool_of(self.terms.group, name)),
             bids=self.scheduler.bids,
             observe=self._observe,
             clock=self._clock,
@@ -157,7 +171,7 @@ class Replica:
         self.links[pool].changed()
 
 
-def _pool(link: PoolLink, view: PoolView | None) -> Document:
+def _pool(link: PoolLink, view: PoolView | None, differing: Differences) -> Document:
     client, reply = link.client, link.client.reply
     document: Document = {
         "standing": str(client.standing),
@@ -165,18 +179,29 @@ def _pool(link: PoolLink, view: PoolView | None) -> Document:
         "version": None if reply is None else reply.version,
         "backends": [],
         "granted": None,
+        "differs": {
+            "not_dealt": list(differing.not_dealt),
+            "unknown": list(differing.unknown),
+            "seats": [{"name": name, "here": here, "dealt": dealt} for name, here, dealt in differing.seats],
+        }
+        if differing
+        else None,
         "replicas": [],
     }
     if view is None:
         return document
     rows = zip(view.backends, view.seats, view.held, strict=True)
+    same, file = doubled(view), client.terms.file
     return document | {
         "version": view.version,
         "backends": [{"name": name, "seats": seats, "held": held} for name, seats, held in rows],
         "granted": view.granted,
         "replicas": [
             {
-                "name": row.name,
+                "name": name_of(row.name),
+                "run": run_of(row.name),
+                "same_name": row.name in same,
+                "differs": bool(row.file and file and row.file != file),
                 "seen_s_ago": row.seen_ms_ago / 1000.0,
                 "held": sum(row.held),
                 "unconfirmed": row.unconfirmed,

@@ -30,6 +30,6 @@ class StallMonitor:
             self._timer = None
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = self._clock.now()
-        self._recorder.loop_stall.note(now, max(0.0, now - self._due))
-        self.start(loop)
+        now, due = self._clock.now(), self._due
+        self.start(loop)  # first: a fault is not the end of it
+        self._recorder.loop_stall.note(now, max(0.0, now - due))

@@ -191,6 +191,7 @@ class EngineApp:
             "late_max_s": stepper.late_max_s,
             "prompt_tokens": totals.prompt,
             "generation_tokens": totals.generated,
+            "computed_tokens": totals.computed,
             "recomputed_tokens": totals.recomputed,
             "preemptions": totals.preemptions,
             "finished": dict(stepper.finished),

@@ -4,6 +4,7 @@ from tidegate.simulation.arrivals import Request, fixed, gamma, merged, poisson,
 from tidegate.simulation.baselines import FifoGate, Ungated
 from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.kv import BLOCK, KvPool
+from tidegate.simulation.log import Entry, Fleeting, Log
 from tidegate.simulation.profiles import DEFAULT_PROFILE, PROFILES, Profile, profile_named
 from tidegate.simulation.records import Record, Sink
 from tidegate.simulation.scraping import Scrape
@@ -18,7 +19,7 @@ from tidegate.simulation.sequences import (
 )
 from tidegate.simulation.servers import EngineServer, FixedServer, Server
 from tidegate.simulation.traces import TraceError, TraceRow, read_trace
-from tidegate.simulation.world import Entry, Fleeting, Log, World, known_lengths
+from tidegate.simulation.world import World, known_lengths
 
 __all__ = [
     "BLOCK",

@@ -258,8 +258,9 @@ class EngineModel:
 
     def _count_admission(self, sequence: EngineSequence, target: int) -> None:
         if sequence.preemptions:
-            self.counters.recomputed += target - sequence.computed
-            sequence.recomputed += target - sequence.computed
+            again = target - sequence.computed - (sequence.generated > 0)  # the last token had not been read yet
+            self.counters.recomputed += again
+            sequence.recomputed += again
         else:
             sequence.cached_tokens = sequence.computed
             self.counters.prefix_queries += target
@@ -284,6 +285,7 @@ class EngineModel:
         result.duration_s = duration
         totals.steps += 1
         totals.busy_s += duration
+        totals.computed += result.tokens
         totals.generated += result.decoded + len(result.prefilled)
         self._kv_read += result.decoded
         for sequence in self._ends.pop(totals.steps, ()):

@@ -17,8 +17,8 @@ from tidegate.core import Outcome, Reason, Turn
 from tidegate.splice import PREEMPTED, Waste
 
 if TYPE_CHECKING:
+    from tidegate.simulation.log import Entry
     from tidegate.simulation.sequences import Work
-    from tidegate.simulation.world import Entry
 
 
 @dataclass(slots=True, eq=False)

@@ -188,24 +188,31 @@ class Replicas:
     def _look(self, now: float, number: int, pool: str, client: Client) -> list[Action]:
         actions = self._obey(now, number, client.look(now))
         if client.due(now):
-            report = client.report(now, self._replicas[number].core.bids(now, pool))
-            self._send(now, lambda at: self._at_ledger(at, number, pool, report))
+            self._ask(now, number, pool, client.report(now, self._replicas[number].core.bids(now, pool)))
         self._looks[number, pool] = max(client.wakes_at(), now + 1e-6)
         return actions
 
+    def _ask(self, now: float, number: int, pool: str, report: Report) -> None:
+        self._send(now, lambda at: self._at_ledger(at, number, pool, report))
+
     def _at_ledger(self, now: float, number: int, pool: str, report: Report) -> list[Action]:
+        reply = self._turn(now, number, pool, report)
+        self._send(now, lambda at: self._answered(at, number, pool, reply))
+        return []
+
+    def _turn(self, now: float, number: int, pool: str, report: Report) -> Reply:
         self.calls += 1
         ledger = self._pools[pool]
 
         def push(name: str, epoch: int, grant: Grant) -> bool:
-            to = int(name[1:])
-            self._send(now, lambda at: self._pushed(at, to, pool, Pushed(epoch, grant)))
-            return True
+            return self._push(now, int(name[1:]), pool, Pushed(epoch, grant))
 
         name = self._replicas[number].name
-        reply = ledger_model.turn(ledger.state, ledger.rules, round(now * 1000), name, report, push)
-        self._send(now, lambda at: self._answered(at, number, pool, reply))
-        return []
+        return ledger_model.turn(ledger.state, ledger.rules, round(now * 1000), name, report, push)
+
+    def _push(self, now: float, to: int, pool: str, news: Pushed) -> bool:
+        self._send(now, lambda at: self._pushed(at, to, pool, news))
+        return True
 
     def _answered(self, now: float, number: int, pool: str, reply: Reply) -> list[Action]:
         client = self._replicas[number].scheduler.clients[pool]
@@ -222,8 +229,10 @@ class Replicas:
         return actions
 
     def _send(self, now: float, arrive: Callable[[float], list[Action]]) -> None:
-        takes_s = self._one_way_s * self._rng.uniform(1.0 - JITTER, 1.0 + JITTER)
-        heapq.heappush(self._wire, (now + takes_s, next(self._order), arrive))
+        self._schedule(now + self._one_way_s * self._rng.uniform(1.0 - JITTER, 1.0 + JITTER), arrive)
+
+    def _schedule(self, at: float, arrive: Callable[[float], list[Action]]) -> None:
+        heapq.heappush(self._wire, (at, next(self._order), arrive))
 
     def _own(self, number: int, actions: list[Action]) -> list[Action]:
         """Give leases ids that are unique over all replicas, and note when that replica is to be woken."""

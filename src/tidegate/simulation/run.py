@@ -26,6 +26,7 @@ from tidegate.simulation.bound import MOST, value_bound
 from tidegate.simulation.claims import Claim, Verdict, judge, parse_claim
 from tidegate.simulation.engine_model import EngineModel
 from tidegate.simulation.gaps import Gaps, Starvation
+from tidegate.simulation.log import Fleeting
 from tidegate.simulation.metering import MeteredServer
 from tidegate.simulation.records import Record, Sink
 from tidegate.simulation.replicas import Replicas, by_band, in_turn
@@ -33,7 +34,7 @@ from tidegate.simulation.report import Report, ReportFold
 from tidegate.simulation.scenario import EngineSpec, Scenario, Split
 from tidegate.simulation.series import CELLS
 from tidegate.simulation.sources import Load, Pump
-from tidegate.simulation.world import Fleeting, SchedulerLike, World, known_lengths
+from tidegate.simulation.world import SchedulerLike, World, known_lengths
 
 TIDEGATE = "tidegate"
 """Name of the run of the scenario's own policy."""

@@ -107,7 +107,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Totals since the start, in tokens where nothing else is said."""
+    """Totals since the start, in tokens where nothing else is said. ``computed`` are those that steps took in."""
 
     steps: int = 0
     busy_s: float = 0.0
@@ -116,6 +116,7 @@ class EngineCounters:
     prefix_queries: int = 0
     prefix_hits: int = 0
     recomputed: int = 0
+    computed: int = 0
     preemptions: int = field(default=0, init=False)
     finished: int = 0
     aborted: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -37,15 +37,19 @@ class Leg:
     run_after: int
 
     def joined(self, work: Work | None) -> Work:
-        """Add what the next leg did; that computed anew what its engine had not kept of this one."""
+        """Add what the next leg did; that computed anew what its engine had not kept of this one.
+
+        The last token that was written had gone through no model yet: the next leg reads it for the first time.
+        """
         before = self.work
         if work is None:
             return replace(before, preempted=before.preempted + 1)
-        held = before.computed - before.recomputed + before.cached
-        again = max(0, min(work.computed - work.recomputed, held - work.cached))
+        held = before.computed - before.recomputed + before.cached - (self.done > 0)
+        read = work.computed - work.recomputed
+        again = max(0, min(read, held - work.cached))
         return Work(
             before.cached,
-            before.computed + work.computed,
+            before.computed + work.computed - (self.done > 0 and read > again),
             before.recomputed + work.recomputed + again,
             before.preempted + 1 + work.preempted,
         )
@@ -133,6 +137,49 @@ class FixedServer:
             number = heapq.heappop(self._ends)[1]
             progress.first_token(now, number)
             progress.finished(now, number)
+
+
+class RhythmServer:
+    """Ends whatever runs longest at times that are given beforehand, so that two runs get seats back alike.
+
+    With times of service every delay moves all that comes later, and two runs soon have nothing in common; here what
+    differs between them is what was done with a seat that fell free.
+    """
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._times = iter(times)
+        self._next = next(self._times, NEVER)
+        self._running: dict[int, None] = {}
+
+    def start(self, now: float, number: int, request: Request, after: Leg | None = None) -> None:  # noqa: ARG002
+        """See ``Server``; nothing is ever paused here."""
+        self._running[number] = None
+
+    def stop(self, number: int) -> None:
+        """See ``Server``."""
+        self._running.pop(number, None)
+
+    def pause(self, number: int) -> bool:  # noqa: ARG002
+        """See ``Server``."""
+        return False
+
+    def work(self, number: int) -> Work | None:  # noqa: ARG002
+        """See ``Server``."""
+        return None
+
+    def next_event(self) -> float:
+        """See ``Server``."""
+        return self._next
+
+    def advance(self, now: float, progress: Progress) -> None:
+        """See ``Server``."""
+        while self._next <= now:
+            self._next = next(self._times, NEVER)
+            if self._running:
+                number = next(iter(self._running))
+                del self._running[number]
+                progress.first_token(now, number)
+                progress.finished(now, number)
 
 
 class EngineServer:

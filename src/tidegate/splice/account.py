@@ -22,7 +22,8 @@ class Account:
         pending: events since the last text.
         prompt: of the client's prompt, ``None`` before it is known.
         total: of the whole answer, once it is known apart from the engine's word.
-        recomputed: prompt tokens of later legs that no cache saved, as far as engines tell; else all of them.
+        recomputed: prompt tokens of later legs that no cache saved, as far as engines tell; else all of them. The last
+            token that was carried over is not among them: it had been written, but not read by any model yet.
     """
 
     tokens: int = 0
@@ -42,7 +43,8 @@ class Account:
             return
         if usage.prompt_tokens is not None and self._usage is None and self._again:
             cached = usage.prompt_tokens_details
-            self.recomputed += usage.prompt_tokens - (cached.cached_tokens or 0 if cached is not None else 0)
+            saved = cached.cached_tokens or 0 if cached is not None else 0
+            self.recomputed += max(0, usage.prompt_tokens - saved - (self.base > 0))
         self._usage = usage
         if usage.prompt_tokens is not None and self.prompt is None and not self.base:
             self.prompt = usage.prompt_tokens

@@ -16,20 +16,28 @@ PREEMPTED, BROKEN = "preempted", "broken"
 
 
 class Waste:
-    """Adds up. ``by_cause`` holds the tokens of each cause."""
+    """Adds up.
 
-    __slots__ = ("by_cause",)
+    Attributes:
+        by_cause: the tokens of each cause.
+        computed: all tokens that were computed, for nothing or not.
+    """
+
+    __slots__ = ("by_cause", "computed")
 
     def __init__(self) -> None:
         self.by_cause: defaultdict[str, int] = defaultdict(int)
+        self.computed = 0
 
     def again(self, cause: str, tokens: int) -> None:
         """Count tokens that were computed before and are once more, because of ``cause``."""
         if tokens:
             self.by_cause[cause] += tokens
+            self.computed += tokens
 
     def ended(self, outcome: Outcome, tokens: int) -> None:
         """Count the end of a request for which ``tokens`` were computed, apart from those of ``again``."""
+        self.computed += tokens
         if tokens and outcome is not Outcome.COMPLETED:
             self.by_cause[outcome.value] += tokens
 
@@ -37,3 +45,12 @@ class Waste:
     def total(self) -> int:
         """Tokens of all causes."""
         return sum(self.by_cause.values())
+
+    @property
+    def part(self) -> float | None:
+        """What part of the computed tokens that is; ``None`` when none were computed."""
+        return self.total / self.computed if self.computed else None
+
+    def largest_first(self) -> dict[str, int]:
+        """Return the tokens of each cause, the most first."""
+        return dict(sorted(self.by_cause.items(), key=lambda pair: (-pair[1], pair[0])))

@@ -11,62 +11,44 @@ local function free_seats(x)
   return free, total
 end
 local function allowed(backends, free)
-  if not backends or not backends[1] then return true end
   for _, name in ipairs(backends) do if free[name] then return true end end
   return false
 end
-local function entries(x, b) -- of the index of heads: {replica, arrival, epoch, tenant}
-  local raw, list = call('HGETALL', x.keys[heads_key(b)]), {}
-  for i = 1, #raw, 2 do
-    local arrival, epoch, tenant = string.match(raw[i + 1], '^(%S+) (%S+) (.*)$')
-    list[#list + 1] = {raw[i], tonumber(arrival), tonumber(epoch), tenant}
-  end
-  return list
+local function may_run(x, bid, free)
+  if bid[4] and bid[4][1] and not allowed(bid[4], free) then return false end
+  local tenant = bid[3][1][2]
+  local budget = x.c.budgets[tenant]
+  return not (budget and wait_ms(budget_bucket(x, tenant), budget, x.now) > 0)
 end
--- Returns the arrival and the replica of the oldest ticket that may use a free seat, or nothing; whether there is any
--- bid; and those that may use one, where not all may.
+-- Returns the record of the oldest ticket that may use a free seat and its replica, or nothing; whether there is any bid.
 local function able(x, b, free)
-  if not x.picky then
-    local first = call('ZRANGE', x.keys[oldest_key(b)], 0, 0, 'WITHSCORES')
-    if not first[1] then return nil, nil, false end
-    return tonumber(first[2]), first[1], true
-  end
-  local list, any, arrival, replica = {}, false, nil, nil
-  for _, each in ipairs(entries(x, b)) do
-    any = true
-    local mask, budget = x.s.masks[each[1]], x.c.budgets[each[4]]
-    if allowed(mask and mask[text(b)], free) and not (budget and wait_ms(budget_bucket(x, each[4]), budget, x.now) > 0) then
-      list[each[1]] = each
-    end
-  end
-  if any then -- in order of arrival, then of names
-    for _, name in ipairs(call('ZRANGE', x.keys[oldest_key(b)], 0, -1)) do
-      if list[name] then
-        arrival, replica = tonumber(call('ZSCORE', x.keys[oldest_key(b)], name)), name
-        break
+  local any, best, replica, arrived = false, nil, nil, nil
+  for name, record in pairs(x.records) do
+    local bid = record.l and record.b[b]
+    if bid then
+      any = true
+      local at = bid[2][1]
+      if (not best or at < arrived or (at == arrived and record.e < best.e)) and may_run(x, bid, free) then
+        best, replica, arrived = record, name, at
       end
     end
   end
-  local kept = {}
-  for _, each in pairs(list) do kept[#kept + 1] = each end
-  return arrival, replica, any, kept
+  return best, replica, any
 end
-local function counter_of(x, b, tenant)
-  return max(tonumber(call('ZSCORE', x.keys[counters_key(b)], tenant) or 0), x.s.clocks[b])
-end
-local function first(x, b, list)
-  list = list or entries(x, b)
-  local tenants = {}
-  for i, each in ipairs(list) do tenants[i] = each[4] end
-  local values, best, least = call('ZMSCORE', x.keys[counters_key(b)], unpack(tenants)), nil, nil
-  for i, each in ipairs(list) do
-    local value = max(tonumber(values[i] or 0) or 0, x.s.clocks[b])
-    if not best or value < least
-      or (value == least and (each[2] < best[2] or (each[2] == best[2] and each[3] < best[3]))) then
-      best, least = each, value
+local function first(x, b, free) -- the record of the lowest counter, then the earliest arrival; its replica and counter
+  local best, replica, least, arrived
+  for name, record in pairs(x.records) do
+    local bid = record.l and record.b[b]
+    if bid and may_run(x, bid, free) then
+      local head = bid[3][1]
+      local value, at = counter_of(x, b, head[2]), head[1]
+      if not best or value < least
+        or (value == least and (at < arrived or (at == arrived and record.e < best.e))) then
+        best, replica, least, arrived = record, name, value, at
+      end
     end
   end
-  return best[1], least
+  return best, replica, least
 end
 local function backend_for(x, ticket, backends, free)
   local best, may = nil, {}
@@ -85,20 +67,23 @@ local function pay(x, b, kind, ticket, counter, backend)
   s.grants = s.grants + 1
   s.tokens[backend] = (s.tokens[backend] or 0) + ticket[3]
   if kind ~= 'overtake' then s.clocks[b] = max(s.clocks[b], counter) end
-  call('ZADD', x.keys[counters_key(b)], text(counter + ticket[3] * (c.steps[tenant] or TOKEN)), tenant)
+  set_counter(x, b, tenant, counter + ticket[3] * (c.steps[tenant] or TOKEN))
   if s.grants % PRUNE_EVERY == 0 then
     call('ZREMRANGEBYSCORE', x.keys[counters_key(b)], '-inf', '(' .. text(s.clocks[b]))
+    x.counters[b] = {}
   end
   if c.quotas[backend] then pour(quota_bucket(x, backend), ticket[3], 1) end
   if c.budgets[tenant] then pour(budget_bucket(x, tenant), ticket[3], 1) end
 end
 local function holds(x, free)
-  local taken, held, least = 0, {}, 0
+  local taken, held, least, firm, short = 0, {}, 0, -1, x.s.short or {}
   for _, name in ipairs(x.c.backends) do taken = taken + (x.s.held[name] or 0) end
   for b, rule in ipairs(x.c.bands) do
-    if taken * PPM > rule.ceiling_ppm * x.total then held[b] = 'ceiling'
+    if taken * PPM > rule.ceiling_ppm * x.total or free <= firm then held[b] = 'ceiling'
     else held[b] = free <= least and 'reserve' or false end
-    least = max(least, x.s.reserve[b] or rule.reserve)
+    local own = x.s.reserve[b] or rule.reserve
+    least = max(least, own)
+    if short[b] then firm = max(firm, own) end
   end
   return held
 end
@@ -106,27 +91,26 @@ local function grant_one(x, me)
   local c, s = x.c, x.s
   local free, left = free_seats(x)
   if left <= 0 then return false end
-  local claim, gated, oldest, lists = {}, {}, {}, {}
+  local claim, gated, oldest, owner = {}, {}, {}, {}
   for b = 1, x.bands do
-    local arrival, replica, any, list = able(x, b, free)
-    claim[b] = any and (arrival and bid_of(c, b, x.now - arrival) or 0)
-    gated[b] = any and not arrival
-    oldest[b], lists[b] = replica, list
+    local record, name, any = able(x, b, free)
+    claim[b] = any and (record and bid_of(c, b, x.now - record.b[b][2][1]) or 0)
+    gated[b] = any and not record
+    oldest[b], owner[b] = record, name
   end
   local held = holds(x, left)
   local wanted = c.discipline == 'weighted' and wanted_band(x, claim, gated, held) or nil
   local band, kind = choose(x, claim, gated, held, wanted)
   if not band then return false end
-  local name, ticket, counter
+  local record, name, ticket, counter
   if kind == 'overtake' then
-    name = oldest[band]
-    ticket = load(x, name).b[band][2]
+    record, name = oldest[band], owner[band]
+    ticket = record.b[band][2]
     counter = counter_of(x, band, ticket[2])
   else
-    name, counter = first(x, band, lists[band])
-    ticket = load(x, name).b[band][3][1]
+    record, name, counter = first(x, band, free)
+    ticket = record.b[band][3][1]
   end
-  local record = load(x, name)
   local bid = record.b[band]
   local backend = backend_for(x, ticket, bid[4], free)
   local grant = {record.g + 1, band - 1, backend, kind, x.now}
@@ -136,8 +120,7 @@ local function grant_one(x, me)
     else listens = call(x.publish, x.channel .. name, pack({record.e, grant})) > 0 end
     x.touched[name] = true
     if not listens then -- nobody listens there: that process is gone; nothing was granted, no account has moved
-      record.b = {}
-      unbid(x, name)
+      unbid(x, name, record)
       return true
     end
   end
@@ -145,14 +128,11 @@ local function grant_one(x, me)
   if c.discipline == 'weighted' then share(x, band, c.by_tokens and ticket[3] or 1, claim, gated, held) end
   record.g = grant[1]
   record.p[#record.p + 1] = grant
+  s.due_back = min(s.due_back, x.now + c.recall_ms)
   hold(s, record, backend, 1)
   pay(x, band, kind, ticket, counter, backend)
   advance(bid, kind == 'overtake')
-  if bid[1] <= 0 then
-    record.b[band] = nil
-    hide(x, name, band)
-    if s.masks[name] then s.masks[name][text(band)] = nil end
-  elseif #record.p < x.most then show(x, name, record, band) end
-  if #record.p >= x.most then unbid(x, name) end
+  if bid[1] <= 0 then record.b[band] = nil end
+  if #record.p >= x.most then record.l = false end
   return true
 end

@@ -108,23 +108,27 @@ class Auction:
             able.append(name)
         return able if any_bid else None
 
-    def _oldest(self, band: int, able: Iterable[str]) -> tuple[int, bytes, str]:
+    def _oldest(self, band: int, able: Iterable[str]) -> tuple[int, int, str]:
         replicas = self.state.replicas
-        return min((replicas[name].bids[band].oldest.arrived_ms, name.encode(), name) for name in able)
+        return min((replicas[name].bids[band].oldest.arrived_ms, replicas[name].epoch, name) for name in able)
 
     def _claim(self, band: int, able: list[str]) -> int:
         return bid_of(self.rules, band, self.now - self._oldest(band, able)[0])
 
     def _holds(self, free: int) -> Held:
+        """As ``core.gates.holds``: what is left of a short reserve lets only floors pass, like a ceiling."""
         total, taken = sum(self.total.values()), sum(self.held.values())
         held: Held = []
-        least = 0
+        least, firm = 0, -1
         for band, rule in enumerate(self.rules.bands):
-            if taken * PPM > rule.ceiling_ppm * total:
+            if taken * PPM > rule.ceiling_ppm * total or free <= firm:
                 held.append("ceiling")
             else:
                 held.append("reserve" if free <= least else None)
-            least = max(least, self.reserve[band] if band < len(self.reserve) else 0)
+            own = self.reserve[band] if band < len(self.reserve) else 0
+            least = max(least, own)
+            if band < len(self.state.short) and self.state.short[band]:
+                firm = max(firm, own)
         return held
 
     def _wanted(self, claims: list[int | None], held: Held) -> int | None:

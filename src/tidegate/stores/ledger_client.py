@@ -9,9 +9,16 @@ Each rule cost a failure while it was missing:
 * A grant older than ``FENCE_S`` by the ledger's clock is confirmed, never used: whoever slept does not start what the
   ledger takes back after twice that time. The ledger's clock is learned from when calls were *sent*, so it is never
   judged too slow.
-* No answer for ``SILENT_S``, or a closed pool: the scheduler goes on alone, with the share that was last dealt while
-  the pool was open. One dealt while it was closed would be the whole pool to whoever comes first.
-* In the last ``QUIET_S`` before a pool opens nothing starts, and one more report tells what did.
+* No answer for longer than answers take (``Patience``), or a closed pool: the scheduler goes on alone, with the share
+  that was last dealt while the pool was open. One dealt while it was closed would be the whole pool to whoever comes
+  first. While the answer is only late, it takes what the ledger counts for it, what was free, and one seat more at
+  once and after every ``LIFT_S``, while those above their shares start nothing: nobody first in line waits a tenth of a
+  second for a ledger that is dead, and beside one that only stumbled a few run above the seats.
+* While the highest band waits and the share has room, the ledger is asked more often, to know sooner that it is dead.
+* Just before a pool opens, as long as an answer may take, nothing starts, and one more report tells what did.
+* A grant that was used is told with the next report there is, or in ``ACK_S``: until then the ledger holds its seat.
+* Where the ledger goes by another number of bands, while gateways get another file, its grants mean nothing here:
+  the scheduler goes on alone, within its share, and reports what it uses.
 * In another epoch numbers begin anew, and what was pushed in the old one is void.
 * After a sleep of the whole process the silence is counted from the waking on: the ledger may well be there.
 """
@@ -19,23 +26,27 @@ Each rule cost a failure while it was missing:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import StrEnum
 from math import sqrt
 
-from tidegate.core import Bid as CoreBid
 from tidegate.core import Capacity, Counters, Granted, PoolBids, Seats, Signal
-from tidegate.core import Head as CoreHead
 from tidegate.core.guard import guard_seats
-from tidegate.stores.ledger_protocol import Bid, Charge, Grant, Head, Pushed, Reply, Report
+from tidegate.stores.ledger_bids import said
+from tidegate.stores.ledger_patience import LIFT_S, SILENT_S, Patience
+from tidegate.stores.ledger_protocol import HEADS_MAX, Charge, Grant, Pushed, Reply, Report
+from tidegate.stores.ledger_terms import Counts, Standing, StoreLoss, Terms
+
+__all__ = ["Client", "Counts", "Standing", "StoreLoss", "Terms"]
 
 FENCE_S = 0.25
-SILENT_S = 0.25
-QUIET_S = 0.25
+STALL_S = 0.02
+"""A look so late means that this process was busy, and that the answer may lie there unread: it gets so long again."""
+ACK_S = 0.025
 HEARTBEAT_S = 0.45
 """Within the half second that replicas promise."""
 POLL_S = 0.1
 """Time without a call after which waiting work asks again: pushes may be lost."""
+TOP_POLL_S = 0.04
+"""The same while work of the highest band waits and the share has room for it."""
 LOOK_S = 0.2
 """Longest time between two looks; twice that without one, and the process has slept."""
 RETRY_S = 0.05
@@ -45,62 +56,12 @@ _KEPT_CHARGES = 4096
 _MOST_DRIFT_MS = 1.0  # by which the ledger's clock may seem slower from one reply to the next
 
 
-class StoreLoss(StrEnum):
-    """What becomes of the solo share when the ledger stays away for longer than ``lease_ttl``."""
-
-    KEEP = "keep"
-    SHRINK = "shrink"
-
-
-class Standing(StrEnum):
-    """How a replica stands with its pool."""
-
-    SHARED = "shared"  # every seat takes a grant
-    SOLO = "solo"  # alone, within its share
-    QUIET = "quiet"  # the pool is about to open
-
-
-@dataclass(slots=True, frozen=True)
-class Terms:
-    """What is configured for a replica in a pool.
-
-    Attributes:
-        on_store_loss: see ``StoreLoss``.
-        ttl_s: after so long without an answer the ledger has given this replica's seats to others.
-        first_share: seats it may use alone before it was ever dealt a share.
-        auto: the backends whose seats are found by the seat controller.
-        reserves: seats that each band wants lower ones to leave free; ``None``: as many as it takes.
-    """
-
-    first_share: int
-    on_store_loss: StoreLoss = StoreLoss.KEEP
-    ttl_s: float = 5.0
-    auto: frozenset[str] = frozenset()
-    reserves: tuple[int | None, ...] = ()
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened since the start.
-
-    Attributes:
-        calls: answered by the ledger; ``failures`` were not.
-        call_s: time that the answered ones took, all together.
-        grants: used to start work; ``late`` ones came too late, ``wasted`` ones found nothing to start.
-        solo_s: time alone, up to the last look.
-    """
-
-    calls: int = 0
-    failures: int = 0
-    call_s: float = 0.0
-    grants: int = 0
-    late: int = 0
-    wasted: int = 0
-    solo_s: float = 0.0
-
-
 class Client:
-    """The state of one replica in one pool."""
+    """The state of one replica in one pool.
+
+    Attributes:
+        share: seats that it may use alone, as dealt when the pool was open last.
+    """
 
     def __init__(self, pool: str, terms: Terms) -> None:
         self.pool = pool
@@ -109,19 +70,24 @@ class Client:
         self.standing = Standing.QUIET
         self.reply: Reply | None = None
         self.observing = False
-        self._share = terms.first_share
+        self.patience = Patience()
+        self.share = terms.first_share
         self._epoch = self._sequence = self._ack = 0
         self._dirty = True
         self._busy = False
-        self._waits = False
+        self._poll_s = HEARTBEAT_S
         self._sent_at = self._seen_at = self._asked_at = self._answered_at = float("-inf")
         self._unanswered: float | None = None  # when the first call of those without an answer was made
         self._retry_at = float("-inf")
         self._opens_at = float("-inf")
-        self._quiet_told = False
+        self._quiet_told = self._open_told = False
+        self._read_until = float("-inf")  # unread answers get so long
+        self._told_ack = self._told_used = self._taken = 0
+        self._ack_at = float("inf")
         self._offset_ms: float | None = None  # the ledger's clock less ours
         self._charges: deque[Charge] = deque()
         self._charge = 0
+        self._other_bands = False  # the ledger's number of bands is not ours
         self._told: Capacity | None = None
         self._seats: dict[str, int] = {}
 
@@ -142,11 +108,17 @@ class Client:
         """Let time pass: go alone, fall quiet; call it at ``wakes_at`` and before anything else is told."""
         if self._seen_at + 2 * LOOK_S < now:
             self._unanswered = now if self._busy else None
+        elif self._busy and self._unanswered is not None and self._read_until < self._sent_at:
+            alone_at = self._unanswered + self.patience.limit_s
+            if self._seen_at < alone_at and now > alone_at + STALL_S:
+                self._read_until = now + STALL_S
         if self.standing is Standing.SOLO:
             self.counts.solo_s += max(0.0, now - self._seen_at)
         self._seen_at = max(self._seen_at, now)
-        if self._opens_at - QUIET_S <= now and not self._quiet_told:
+        if self._opens_at - self.patience.limit_s <= now and not self._quiet_told:
             self._quiet_told = self._dirty = True
+        if self._opens_at <= now and not self._open_told:
+            self._open_told = self._dirty = True
         return self._settle(now)
 
     # What to send.
@@ -159,36 +131,49 @@ class Client:
         """Return when to look again."""
         at = self._seen_at + LOOK_S
         if self._unanswered is not None:
-            at = min(at, max(self._unanswered + SILENT_S, self._seen_at + 0.001))
+            alone_at = max(self._unanswered + self.patience.limit_s, self._read_until)
+            away_at = self._unanswered + SILENT_S
+            if self._seen_at < alone_at:
+                at = min(at, max(alone_at, self._seen_at + 0.001))
+            elif self._seen_at < away_at:
+                at = min(at, max(min(away_at, alone_at + LIFT_S * self._lifts()), self._seen_at + 0.001))
         if not self._quiet_told:
-            at = min(at, self._opens_at - QUIET_S)
+            at = min(at, self._opens_at - self.patience.limit_s)
+        elif not self._open_told:
+            at = min(at, self._opens_at)
         return at if self._busy else min(at, self._next_call())
 
     def report(self, now: float, bids: PoolBids) -> Report:
         """Say everything, for a call that is made now."""
         self._busy, self._dirty = True, False
+        self._told_ack, self._ack_at = self._ack, float("inf")
         self._sent_at = now
         if self._unanswered is None:
             self._unanswered = now
-        self._waits = any(bids.waiting)
+        self._told_used, self._taken = sum(used for _, used in bids.used), 0
+        self._poll_s = POLL_S if any(bids.waiting) else HEARTBEAT_S
+        if bids.bids and bids.bids[0].band == 0 and self._told_used < self.share:
+            self._poll_s = TOP_POLL_S
         self._sequence += 1
         moved: tuple[tuple[str, int], ...] = ()
-        reserve: tuple[int, ...] = ()
+        reserve: tuple[tuple[int, bool], ...] = ()
         if self.reply is not None and self.reply.controller:
             moved = tuple((name, seats) for name, seats in bids.seats if name in self.terms.auto)
             reserve = self._reserve(self.reply, bids.held_s)
-        everywhere = tuple(name for name, _ in bids.seats)
         return Report(
             epoch=self._epoch,
             sequence=self._sequence,
             ack=self._ack,
             used=bids.used,
-            bids=tuple(_bid(bid, now, everywhere) for bid in bids.bids if not self.observing),
+            bids=() if self.observing or self._other_bands else said(bids, now, self._dealt(bids)),
             charges=tuple(self._charges)[:MOST_CHARGES],
             waiting=bids.waiting,
             rates_ppm=tuple(round(rate * 1_000_000) for rate in bids.rates),
             seats=moved,
-            reserve=reserve,
+            reserve=tuple(seats for seats, _ in reserve),
+            short=tuple(short for _, short in reserve),
+            top=bids.top,
+            file=self.terms.file,
         )
 
     # What comes back.
@@ -201,9 +186,10 @@ class Client:
         self._answered_at = now
         self.counts.calls += 1
         self.counts.call_s += now - self._sent_at
+        self.patience.learn(now - self._sent_at)
         self._learn_clock(reply)
         if reply.epoch != self._epoch:
-            self._epoch, self._sequence, self._ack = reply.epoch, 1, 0
+            self._epoch, self._sequence, self._ack, self._told_ack = reply.epoch, 1, 0, 0
             self._charges = deque(
                 Charge(number, each.band, each.tenant, each.tokens, each.backend)
                 for number, each in enumerate(self._charges, start=1)
@@ -213,11 +199,14 @@ class Client:
             self._charges.popleft()
         if reply.open_in_ms > 0:
             self._opens_at = self._sent_at + reply.open_in_ms / 1000.0
-            self._quiet_told = now >= self._opens_at - QUIET_S
+            self._quiet_told = now >= self._opens_at - self.patience.limit_s
+            self._open_told = False
         else:
             self._opens_at = float("-inf")
-            self._share = reply.solo_share
+            self._open_told = True
+            self.share = reply.solo_share
         self.reply = reply
+        self._other_bands = len(reply.clocks) != len(self.terms.reserves) > 0
         signals += self._settle(now)
         signals += self._moved(reply)
         signals += self._leads(reply)
@@ -237,8 +226,10 @@ class Client:
         return signals
 
     def failed(self, now: float) -> list[Signal]:
-        """The call in flight came to nothing."""
+        """The call in flight came to nothing, or could not be made."""
         self._busy, self._dirty = False, True
+        if self._unanswered is None:
+            self._unanswered = now
         self._retry_at = now + RETRY_S
         self.counts.failures += 1
         return self.look(now)
@@ -249,41 +240,58 @@ class Client:
         return self.look(now)
 
     def used_up(self, *, started: bool) -> None:
-        """A grant was passed on: work started on it, or there was none."""
+        """A grant was passed on: work started on it, or there was none, and somebody else may have the seat."""
         if started:
             self.counts.grants += 1
         else:
+            self._taken -= 1
             self.counts.wasted += 1
-        self._dirty = True
+            self._dirty = True
 
     @property
     def degraded(self) -> bool:
-        """Whether the ledger does not answer."""
-        return self._unanswered is not None and self._seen_at >= self._unanswered + SILENT_S
+        """Whether the ledger is away: it has not answered for ``SILENT_S``."""
+        return self._missing and self._seen_at >= (self._unanswered or 0.0) + SILENT_S
+
+    @property
+    def answer_late(self) -> bool:
+        """Whether it is alone only because an answer is late, which may pass."""
+        return self._missing and not self.degraded
 
     # Inside.
+
+    def _dealt(self, bids: PoolBids) -> set[str]:
+        """Return the backends that the ledger may deal seats of: ours, and those that it told of."""
+        told = set() if self.reply is None else {name for name, *_ in self.reply.seats}
+        return told | {name for name, _ in bids.seats}
+
+    @property
+    def _missing(self) -> bool:
+        """Whether an answer takes longer than anybody waits for it."""
+        since = self._unanswered
+        return since is not None and self._seen_at >= max(since + self.patience.limit_s, self._read_until)
 
     def _next_call(self) -> float:
         if self._unanswered is not None:  # the last call failed
             return self._retry_at
         if self._dirty:
             return max(self._retry_at, self._sent_at)
-        return self._sent_at + (POLL_S if self._waits else HEARTBEAT_S)
+        return min(self._ack_at, self._sent_at + self._poll_s)
 
     def _settle(self, now: float) -> list[Signal]:
         """Stand as the ledger's last word, or its silence, wants; return what is new of it."""
-        if self.degraded or (self._opens_at > now and now < self._opens_at - QUIET_S) or self.observing:
+        if self._missing or now < self._opens_at - self.patience.limit_s or self.observing or self._other_bands:
             self.standing = Standing.SOLO
         elif self._opens_at > float("-inf") or self.reply is None:
             self.standing = Standing.QUIET
         else:
             self.standing = Standing.SHARED
-        share = self._share
+        share = self.share
         if self.standing is Standing.SOLO:
             long = self.degraded and now >= self._answered_at + self.terms.ttl_s
             if long and self.terms.on_store_loss is StoreLoss.SHRINK:
                 share = 1
-            told = Capacity(self.pool, share, share, wary=True)
+            told = Capacity(self.pool, min(share, self._unclaimed()), share, wary=True)
         else:
             told = Capacity(self.pool, 0, share)
         if told == self._told:
@@ -300,20 +308,41 @@ class Client:
 
     def _take(self, now: float, grant: Grant) -> list[Signal]:
         self._ack = grant.number
-        self._dirty = True
+        self._ack_at = min(self._ack_at, now + ACK_S)
+        if self._ack - self._told_ack >= self._most_untold():
+            self._dirty = True  # before the ledger has nothing left of what was bid, or grants no more
         age_s = FENCE_S + 1 if self._offset_ms is None else now + (self._offset_ms - grant.at_ms) / 1000.0
         if age_s > FENCE_S:
             self.counts.late += 1
+            self._dirty = True
             return []
+        self._taken += 1
         return [Granted(self.pool, grant.band, grant.backend, grant.kind)]
 
-    def _reserve(self, reply: Reply, held_s: float) -> tuple[int, ...]:
-        """Return the reserve of each band by what all replicas have arriving; empty: as configured."""
-        if None not in self.terms.reserves or not held_s:
+    def _unclaimed(self) -> int:
+        """How many seats are its own while an answer is only late: those used or granted, free ones, and some more."""
+        if self.reply is None or not self.answer_late:
+            return self.share
+        free = sum(max(0, seats - held) for _, seats, held, _ in self.reply.seats)
+        return self._told_used + self._taken + free + self._lifts()
+
+    def _lifts(self) -> int:
+        """How many seats it takes beyond what the ledger counts for it, as long as the answer has been late by now."""
+        alone_at = max((self._unanswered or 0.0) + self.patience.limit_s, self._read_until)
+        return 1 + int((self._seen_at - alone_at + 0.001) / LIFT_S)
+
+    def _most_untold(self) -> int:
+        """How many grants may be told later: half of those that may be unconfirmed, or of the tickets bid."""
+        seats = 0 if self.reply is None else sum(each[1] for each in self.reply.seats)
+        return min(max(2, seats // 8), HEADS_MAX) // 2
+
+    def _reserve(self, reply: Reply, held_s: float) -> tuple[tuple[int, bool], ...]:
+        """Return each band's reserve by the arrivals at all replicas, and whether it is short; empty: as configured."""
+        if None not in self.terms.reserves or not held_s or self._other_bands:
             return ()
         seats = sum(each[1] for each in reply.seats)
         return tuple(
-            guard_seats(seats, _upper(rate / 1_000_000), 1.0 / held_s)[0] if fixed is None else fixed
+            guard_seats(seats, _upper(rate / 1_000_000), 1.0 / held_s) if fixed is None else (fixed, False)
             for fixed, rate in zip(self.terms.reserves, reply.rates_ppm, strict=True)
         )
 
@@ -339,12 +368,3 @@ class Client:
 def _upper(rate: float) -> float:
     """Return the rate that chance does not make a measured one of ten seconds exceed (two standard deviations)."""
     return rate + 2.0 * sqrt(rate * 10.0) / 10.0
-
-
-def _bid(bid: CoreBid, now: float, everywhere: tuple[str, ...]) -> Bid:
-    backends = () if bid.backends == everywhere else bid.backends
-    return Bid(bid.band, bid.count, _head(bid.oldest, now), tuple(_head(each, now) for each in bid.heads), backends)
-
-
-def _head(head: CoreHead, now: float) -> Head:
-    return Head(max(0, round((now - head.arrived) * 1000.0)), head.payer, head.cost, head.prefer or "")

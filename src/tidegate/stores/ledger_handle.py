@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Final
 
-from tidegate.stores.ledger_protocol import LedgerConflict, LedgerUnavailable, PoolConfig, Reply, Report
+import structlog
+
+from tidegate.stores.errors import StoreError
+from tidegate.stores.ledger_protocol import LedgerUnavailable, PoolConfig, Reply, Report
 
 CALL_S: Final = 2.0
 """The longest that any call takes, seconds; callers set shorter limits of their own."""
@@ -19,8 +23,23 @@ RECONNECT_S: Final = 0.05
 """Pause before a connection is tried again, seconds; doubled up to the longest."""
 RECONNECT_LONGEST_S: Final = 1.0
 
-
 _INSIST_S: Final = 0.5
+
+log = structlog.get_logger("tidegate.cluster")
+
+
+@contextlib.contextmanager
+def survived(what: str, *expected: type[Exception]) -> Iterator[None]:
+    """Go on after any fault; one that is none of the ``expected`` is told in the log.
+
+    For tasks that nobody waits for: when one of these ends, what it did is not done any more, and nobody hears of it.
+    """
+    try:
+        yield
+    except expected:
+        pass
+    except Exception:  # whatever it is
+        log.exception("cluster.fault", what=what)
 
 
 async def end(task: asyncio.Task[None]) -> None:
@@ -76,5 +95,9 @@ class LedgerHandle(ABC):
 
     async def _restore(self) -> None:
         if self.known is not None:
-            with contextlib.suppress(LedgerConflict):  # somebody was faster, and knew better
+            try:
                 await self._configure(self.known)
+            except LedgerUnavailable:
+                raise
+            except StoreError:
+                pass  # somebody was faster, and knew better; or those who live have other bands

@@ -23,7 +23,7 @@ from tidegate.stores.ledger_protocol import (
     Subscribed,
 )
 from tidegate.stores.ledger_rules import Rules, is_news, rules_of
-from tidegate.stores.ledger_state import State, new_state
+from tidegate.stores.ledger_state import State, new_state, stays
 
 Listener = Callable[[News], None]
 Clock = Callable[[], int]
@@ -46,6 +46,8 @@ class MemoryPool:
         """Obey another configuration from the next turn on."""
         rules = rules_of(config)
         if is_news(config, self.config):
+            if self._rules is not None and not stays(self.state, self._rules, len(config.bands)):
+                self.state = None
             self.config, self._rules = config, rules
 
     def turn(self, now: int, replica: str, report: Report, push: Callable[[str, int, Grant], bool]) -> Reply:

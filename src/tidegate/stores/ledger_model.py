@@ -26,7 +26,7 @@ from tidegate.stores.ledger_rules import TOKEN, Rules
 from tidegate.stores.ledger_state import Record, State, adapt, live, seats_of, unconfirmed_most
 
 USE_MS = 30_000
-"""Time constant of the average use that solo shares are dealt by."""
+"""Time constant of the use that solo shares are dealt by."""
 
 
 def turn(state: State, rules: Rules, now: int, replica: str, report: Report, push: Push) -> Reply:
@@ -93,7 +93,9 @@ def _recall(state: State, rules: Rules, now: int, me: str) -> None:
 
 def _average(record: Record, now: int) -> None:
     held = sum(record.held.values()) * PPM
-    record.use += (held - record.use) * min(USE_MS, now - record.seen) // USE_MS
+    passed = min(USE_MS, now - record.seen)
+    record.use += (held - record.use) * passed // USE_MS
+    record.top -= record.top * passed // USE_MS
     record.seen = now
 
 
@@ -108,10 +110,13 @@ def _take(state: State, rules: Rules, now: int, record: Record, report: Report, 
     oldest = now - rules.recall_ms
     record.pending = [each for each in record.pending if each.number > record.ack and each.at_ms > oldest]
     record.held = {name: used for name, used in report.used if name in rules.backends and used > 0}
+    top = report.top
     for grant in record.pending:
         record.held[grant.backend] = record.held.get(grant.backend, 0) + 1
+        top += grant.band == 0
+    record.top = max(record.top, min(top, sum(record.held.values())) * PPM)
     record.listed = len(record.pending) < unconfirmed_most(state, rules)
-    record.waiting, record.rates = report.waiting, report.rates_ppm
+    record.waiting, record.rates, record.file = report.waiting, report.rates_ppm, report.file
     record.bids = {}
     for bid in report.bids:
         if 0 <= bid.band < len(rules.bands) and bid.count > 0 and bid.heads:
@@ -151,19 +156,47 @@ def _control(state: State, rules: Rules, report: Report) -> None:
         if auto.get(name) and seats >= 0:
             state.seats[name] = seats
     state.reserve = report.reserve if len(report.reserve) == len(rules.bands) else ()
+    state.short = report.short if len(report.short) == len(rules.bands) else ()
 
 
-def solo_share(state: State, total: int, use: int) -> int:
-    """Return the seats a replica may use alone: by its part of the average use, with a little for everyone.
+def solo_share(state: State, total: int, record: Record) -> int:
+    """Return the seats a replica may use alone: what its highest band has used, and of the rest a part by its use.
 
-    ``total * (use + m) / (sum of use + n * m)`` with ``m = total / 8n`` seats; all shares together are at most all
-    seats, but each replica has one.
+    What that band used at its recent peak goes beyond the replica's part by average use for at most an eighth of all
+    seats, all replicas together: seats kept for bursts are idle in between, and the others' work is not to wait for
+    that. The rest is dealt by average use beyond, ``(use + m) / (sum of use + n * m)`` with ``m = total / 8n`` seats,
+    so that everyone has a little. Replicas round one after another, in the order of their epochs, so that all shares
+    together are all seats; but each replica has one.
     """
-    count = len(state.replicas)
-    everyone = sum(record.use for record in state.replicas.values())
-    mine, everyone, least = use // 1000, everyone // 1000, total * 1000
-    whole = 8 * count * everyone + count * least
-    return max(1, total * (8 * count * mine + least) // whole) if whole else 1
+    records = list(state.replicas.values())
+    firsts = _firsts(records, total)
+    tops, count, least = sum(firsts), len(records), total * 100
+    if tops >= total * 1000:
+        parts = [total * 1000 * first // tops if tops else 0 for first in firsts]
+    else:
+        belows = [max(0, each.use - first * 1000) // 10_000 for each, first in zip(records, firsts, strict=True)]
+        left, whole = total * 1000 - tops, 8 * count * sum(belows) + count * least  # exact in a Lua number
+        parts = [
+            first + left * (8 * count * below + least) // whole for first, below in zip(firsts, belows, strict=True)
+        ]
+    before = 2 * count  # more than was lost by rounding down
+    mine = 0
+    for each, part in zip(records, parts, strict=True):
+        before += part if each.epoch < record.epoch else 0
+        mine += part if each is record else 0
+    return max(1, (before + mine) // 1000 - before // 1000)
+
+
+def _firsts(records: list[Record], total: int) -> list[int]:
+    """Return what each replica is dealt for its highest band, in thousandths of a seat."""
+    use = sum(each.use // 1000 for each in records)
+    overs = []
+    for each in records:
+        part = total * 1000 * (each.use // 1000) // use if use else total * 1000
+        overs.append(max(0, each.top // 1000 - part))
+    over, most = sum(overs), total * 125
+    cuts = [beyond - beyond * most // over if over > most else 0 for beyond in overs]
+    return [each.top // 1000 - cut for each, cut in zip(records, cuts, strict=True)]
 
 
 def _reply(state: State, rules: Rules, now: int, replica: str, report: Report) -> Reply:
@@ -182,7 +215,7 @@ def _reply(state: State, rules: Rules, now: int, replica: str, report: Report) -
         epoch=record.epoch,
         grants=tuple(record.pending),
         open_in_ms=max(0, state.open - now),
-        solo_share=solo_share(state, sum(seats.values()), record.use),
+        solo_share=solo_share(state, sum(seats.values()), record),
         now_ms=now,
         version=rules.version,
         mode=rules.mode,
@@ -219,6 +252,7 @@ def view(state: State, rules: Rules, now: int) -> PoolView:
             waiting=record.waiting,
             bid=tuple(record.bids[band].count if band in record.bids else 0 for band in bands),
             controller=state.controller == (name, record.epoch),
+            file=record.file,
         )
         for name, record in sorted(state.replicas.items())
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
 from fractions import Fraction
 
 from tidegate.core import AUTO, Policy, PoolSpec, Unit
@@ -80,13 +80,16 @@ def terms_of(
     first_part: Fraction = FIRST_PART,
 ) -> Terms:
     """Return what a replica goes by in a pool."""
-    seats: Mapping[str, int] = {each.name: START_SEATS if each.seats == AUTO else each.seats for each in spec.backends}
+    seats = {each.name: None if each.seats == AUTO else each.seats for each in spec.backends}
+    total = sum(START_SEATS if each is None else each for each in seats.values())
     return Terms(
-        first_share=max(1, int(sum(seats.values()) * first_part)),
+        first_share=max(1, int(total * first_part)),
         on_store_loss=on_store_loss,
         ttl_s=ttl_s,
         auto=frozenset(each.name for each in spec.backends if each.seats == AUTO),
         reserves=tuple(None if band.reserve == AUTO else band.reserve for band in policy.bands),
+        seats=seats,
+        file=hashlib.sha256(repr(sorted(seats.items())).encode()).hexdigest()[:8],
     )
 
 

@@ -26,7 +26,7 @@ from tidegate.stores.ledger_handle import CALL_S, LedgerHandle, NoConfigurationE
 from tidegate.stores.ledger_postgres_link import PostgresSubscription, bounded, channel, connect, psycopg, translated
 from tidegate.stores.ledger_protocol import Grant, News, PoolConfig, PoolView, Pushed, Reply, Report
 from tidegate.stores.ledger_rules import Rules, is_news, rules_of
-from tidegate.stores.ledger_state import Record, State, new_state
+from tidegate.stores.ledger_state import Record, State, new_state, stays
 
 _SCHEMA_LOCK: Final = 0x7469_6466
 _TABLES: Final = f"""
@@ -88,10 +88,11 @@ async def _prepare(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 class PostgresLedgerStore:
-    """The ledgers in one database, by one connection for calls; subscriptions have their own."""
+    """The ledgers in one database, by one connection for calls, of ``call_s`` at most; subscriptions have their own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, call_s: float = CALL_S) -> None:
         self.url = url
+        self._call_s = call_s
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._pools: dict[str, PostgresLedger] = {}
         self._turn: asyncio.Lock | None = None
@@ -103,8 +104,8 @@ class PostgresLedgerStore:
         return self._pools[name]
 
     async def run(self, work: Callable[[psycopg.AsyncConnection[Any]], Any]) -> Any:
-        """Do ``work`` on the connection, alone, within ``CALL_S``; make tables that are missing."""
-        return await bounded(asyncio.get_running_loop().create_task(self._run(work)), CALL_S)
+        """Do ``work`` on the connection, alone, in time; make tables that are missing."""
+        return await bounded(asyncio.get_running_loop().create_task(self._run(work)), self._call_s)
 
     async def _run(self, work: Callable[[psycopg.AsyncConnection[Any]], Any]) -> Any:
         if self._turn is None:
@@ -184,17 +185,39 @@ class PostgresLedger(LedgerHandle):
             async with connection.transaction():
                 await connection.execute(f"SELECT pg_advisory_xact_lock({self._key})".encode())
                 cursor = await connection.execute(
-                    f"SELECT config FROM tidegate.ledger_pools WHERE pool = {self._key}".encode()
+                    f"SELECT config, state FROM tidegate.ledger_pools WHERE pool = {self._key}".encode()
                 )
                 row = await cursor.fetchone()
-                if is_news(config, None if row is None else _configs.decode(row[0])):
-                    await connection.execute(
-                        "INSERT INTO tidegate.ledger_pools (pool, revision, config) VALUES (%s, %s, %s) "
-                        "ON CONFLICT (pool) DO UPDATE SET revision = EXCLUDED.revision, config = EXCLUDED.config",
-                        (self._key, revision, raw),
-                    )
+                before = None if row is None else _configs.decode(row[0])
+                if not is_news(config, before):
+                    return
+                if row is not None and before is not None and len(before.bands) != len(config.bands):
+                    await self._begin_anew(connection, before, row[1], len(config.bands))
+                await connection.execute(
+                    "INSERT INTO tidegate.ledger_pools (pool, revision, config) VALUES (%s, %s, %s) "
+                    "ON CONFLICT (pool) DO UPDATE SET revision = EXCLUDED.revision, config = EXCLUDED.config",
+                    (self._key, revision, raw),
+                )
 
         await self._store.run(work)
+
+    async def _begin_anew(
+        self, connection: psycopg.AsyncConnection[Any], before: PoolConfig, raw: bytes | None, bands: int
+    ) -> None:
+        """Make the pool a new one for another number of bands, see ``ledger_state.stays``; inside a transaction."""
+        state = None if raw is None else _states.decode(raw)
+        if state is not None:
+            cursor = await connection.execute(
+                f"SELECT record FROM tidegate.ledger_replicas WHERE pool = {self._key}".encode()
+            )
+            rows = [_rows.decode(record) async for (record,) in _each(cursor)]
+            state.replicas = {row.name: row.record for row in rows}
+        stays(state, rules_of(before), bands)
+        for sql in (
+            f"UPDATE tidegate.ledger_pools SET state = NULL WHERE pool = {self._key}",
+            f"DELETE FROM tidegate.ledger_replicas WHERE pool = {self._key}",
+        ):
+            await connection.execute(sql.encode())
 
     async def _turn(self, replica: str, report: Report, *, at_ms: int | None = None) -> Reply:
         """``at_ms``: the time, in tests; a name with an x has no listener then."""

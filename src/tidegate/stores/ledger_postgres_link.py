@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S, end
+from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S, end, survived
 from tidegate.stores.ledger_protocol import LedgerUnavailable, Lost, News, Pushed, Subscribed
 
 try:
@@ -97,7 +97,7 @@ class PostgresSubscription:
     async def _run(self) -> None:
         pause_s = RECONNECT_S
         while True:
-            with contextlib.suppress(StoreError, psycopg.Error, OSError):
+            with survived("listening to PostgreSQL", StoreError, psycopg.Error, OSError):
                 connection = await connect(self._url)
                 try:
                     await self._bounded(connection, f"LISTEN {channel(self._number)}")

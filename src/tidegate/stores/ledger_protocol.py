@@ -166,8 +166,7 @@ class Charge(Struct, frozen=True, array_like=True):
     """The estimate of finished work was wrong by so much.
 
     Attributes:
-        number: grows by charge for as long as the replica lives, over epochs too; a number is counted once, so
-            charges may be sent again.
+        number: grows by charge within an epoch; a number is counted once, so charges may be sent again.
         band: the band whose turn it was.
         tenant: who pays.
         tokens: actual use less the estimate.
@@ -195,6 +194,9 @@ class Report(Struct, frozen=True, array_like=True):
         rates_ppm: arrivals per second in each band, for the automatic reserve.
         seats: (backend, seats) as the seat controller wants them. Ignored unless this replica runs it.
         reserve: seats reserved for each band, as measured by whoever runs the seat controller; empty: as configured.
+        top: of the seats in use, those for work of the highest band: solo shares are dealt by it first.
+        file: digest of the backends in the replica's file; for the picture of the pool alone.
+        short: per band, whether its measured reserve is less than it needs: then age does not pass it.
     """
 
     epoch: int = 0
@@ -207,6 +209,9 @@ class Report(Struct, frozen=True, array_like=True):
     rates_ppm: tuple[int, ...] = ()
     seats: tuple[tuple[str, int], ...] = ()
     reserve: tuple[int, ...] = ()
+    top: int = 0
+    file: str = ""
+    short: tuple[bool, ...] = ()
 
 
 class Grant(Struct, frozen=True, array_like=True):
@@ -237,8 +242,7 @@ class Reply(Struct, frozen=True, array_like=True):
         solo_share: seats that this replica may use alone when the ledger is gone. Not to be used if dealt while the
             pool was closed.
         now_ms: the ledger's clock.
-        version: of the configuration in force.
-        mode: of the configuration in force.
+        version, mode: of the configuration in force.
         replicas: how many are alive, this one included.
         charged: number of the last charge counted.
         controller: this replica runs the seat controller, until a reply says otherwise.
@@ -272,7 +276,13 @@ class Reply(Struct, frozen=True, array_like=True):
 
 
 class ReplicaRow(Struct, frozen=True, array_like=True):
-    """One replica in the picture of the pool. ``held`` is used + unconfirmed, in the order of ``PoolView.backends``."""
+    """One replica in the picture of the pool; of ``file`` see ``Report``.
+
+    Attributes:
+        name: as the ledger knows it, see ``ledger_identity``.
+        epoch: when it registered, by the ledger's clock, or a little later.
+        held: used + unconfirmed, in the order of ``PoolView.backends``.
+    """
 
     name: str
     epoch: int
@@ -282,6 +292,7 @@ class ReplicaRow(Struct, frozen=True, array_like=True):
     waiting: tuple[int, ...]
     bid: tuple[int, ...]
     controller: bool
+    file: str = ""
 
 
 class PoolView(Struct, frozen=True, array_like=True):

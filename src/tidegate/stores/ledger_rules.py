@@ -92,7 +92,7 @@ def is_news(config: PoolConfig, current: PoolConfig | None) -> bool:
     """Say whether ``config`` replaces what is in force; false when it is that.
 
     Raises:
-        LedgerConflict: it is older, another one of the same version, or has another number of bands.
+        LedgerConflict: it is older, or another one of the same version.
     """
     if current is None:
         return True
@@ -103,9 +103,15 @@ def is_news(config: PoolConfig, current: PoolConfig | None) -> bool:
             f"ledger: expected a configuration newer than version {current.version}, got version {config.version}",
             current.version,
         )
-    if len(config.bands) != len(current.bands):
-        raise LedgerConflict("ledger: the number of bands cannot change while replicas run", current.version)
     return True
+
+
+def other_bands(living: int, ours: int) -> StoreError:
+    """Return what is said of a configuration with another number of bands than those who live."""
+    return StoreError(
+        f"ledger: policy.bands: expected {living} bands, as long as gateways run that have {living}, got {ours}; "
+        "what is different comes in force when the last of them has ended"
+    )
 
 
 def rules_of(config: PoolConfig) -> Rules:

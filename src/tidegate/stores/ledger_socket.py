@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
+import structlog
 from msgspec import Raw, Struct
 
 from tidegate.stores.errors import StoreError
@@ -26,6 +27,7 @@ from tidegate.stores.ledger_handle import (
     LedgerHandle,
     NoConfigurationError,
     end,
+    survived,
 )
 from tidegate.stores.ledger_memory import MemoryLedgerStore, MemorySubscription
 from tidegate.stores.ledger_protocol import (
@@ -44,6 +46,8 @@ from tidegate.stores.ledger_protocol import (
 _LENGTH: Final = 4
 _FRAME_MAX: Final = 16 * 1024 * 1024
 _pack = msgspec.msgpack.Encoder().encode
+
+log = structlog.get_logger("tidegate.cluster")
 
 
 class _Ask(Struct, frozen=True, array_like=True):
@@ -118,7 +122,7 @@ class LedgerServer:
         subscriptions: list[MemorySubscription] = []
         self._clients.add(writer)
         try:
-            with contextlib.suppress(OSError, EOFError, msgspec.MsgspecError):
+            with survived("serving the ledger", OSError, EOFError, msgspec.MsgspecError):
                 while True:
                     ask = _asks.decode(await _read(reader))
                     if ask.method == "subscribe":
@@ -154,6 +158,11 @@ class LedgerServer:
             return _Answer(ask.number, _EMPTY, str(error), 0, _NOTHING)
         except StoreError as error:
             return _Answer(ask.number, _REFUSED, str(error), 0, _NOTHING)
+        except msgspec.MsgspecError:
+            raise  # it is not of this release
+        except Exception:  # one pool's fault must not hang up on all of a process
+            log.exception("cluster.fault", what=f"ledger: {ask.method}", pool=ask.pool, replica=ask.replica)
+            return _Answer(ask.number, _REFUSED, "ledger: an internal fault; see the log of who serves it", 0, _NOTHING)
         return _Answer(ask.number, "", "", 0, Raw(_pack(body)))
 
 
@@ -233,7 +242,7 @@ class SocketLedgerStore:
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with contextlib.suppress(OSError, EOFError, msgspec.MsgspecError):
+            with survived("reading the ledger's answers", OSError, EOFError, msgspec.MsgspecError):
                 while True:
                     said = _answers.decode(await _read(reader))
                     waiting = self._waiting.get(said.number)
@@ -319,7 +328,7 @@ class SocketSubscription:
     async def _run(self) -> None:
         pause_s = RECONNECT_S
         while True:
-            with contextlib.suppress(LedgerUnavailable):
+            with survived("listening to the ledger", LedgerUnavailable):
                 reader, writer = await self._connect()
                 try:
                     _write(writer, self._ask)

@@ -1,14 +1,19 @@
 #!lua name=@LIBRARY@
 -- The ledger of shared pools inside the store (Valkey, or Redis 7 and later). It decides as ledger_model.py does, whose
 -- words it uses; a test feeds both the same reports and compares whole replies. All numbers are whole.
--- KEYS, all with one hash tag: rules, state, replicas (records), seen (by time), pending (by time of the oldest
--- unconfirmed grant), budgets, document; then per band: heads (replica -> arrival, epoch, tenant), oldest (replica by
--- arrival), counters (tenant). A replica stands in heads and oldest while its bid counts.
--- Record: e epoch, t seen, s sequence, g last grant, a ack, c last charge, u average use, h held, p unconfirmed grants,
--- b bids {count, oldest, heads, backends} with tickets {arrival, tenant, work, prefer}, w waiting, r rates.
+-- KEYS, all with one hash tag: rules, state, records (of replicas), reports (of replicas, as they came), budgets,
+-- document; then per band its counters (tenant).
+-- Record: e epoch, t seen, s sequence, g last grant, a ack, c last charge, u average use, k most used by the highest
+-- band, h held, p unconfirmed grants, w waiting, r rates, l its bids count, at when its report came, v grants that its bids had lost when the rules changed; and b bids
+-- {count, oldest, heads, backends} with tickets {arrival, tenant, work, prefer}, which are made of the report.
+-- What was read stays in memory from one call to the next, as tables. Every call that changes anything writes the state
+-- with a new number (turns), so whoever finds the state as it left it finds all else so: a server that failed over, a
+-- library of another release or a store that was wiped is noticed by that, and everything is read anew.
 local PPM, TOKEN, BUCKET, DRAIN, DEPTH, USE_MS = 1000000, 1000, 3600000, 59, 60000, 30000
 local GRANTS_MAX, PRUNE_EVERY = 64, 256
-local RULES, STATE, REPLICAS, SEEN, PENDING, BUDGETS, DOCUMENT = 1, 2, 3, 4, 5, 6, 7
+local KNOWN_MAX = 4096
+local NEVER = 2 ^ 53
+local RULES, STATE, RECORDS, REPORTS, BUDGETS, DOCUMENT = 1, 2, 3, 4, 5, 6
 -- The libraries are there when a function runs, not yet when it is loaded.
 local function floor(number) return math.floor(number) end
 local function max(one, other) return one > other and one or other end
@@ -16,9 +21,7 @@ local function min(one, other) return one < other and one or other end
 local function call(...) return redis.call(...) end
 local function pack(value) return cmsgpack.pack(value) end
 local function unpacked(text) return cmsgpack.unpack(text) end
-local function heads_key(b) return 5 + 3 * b end
-local function oldest_key(b) return 6 + 3 * b end
-local function counters_key(b) return 7 + 3 * b end
+local function counters_key(b) return 6 + b end
 local function text(number) return string.format('%.0f', number) end
 
 local known = {} -- rules as text and as table, by key
@@ -35,8 +38,9 @@ end
 
 local function new_state(c, now)
   local s = {last = now, open = now + c.rebuild_ms, grace = 0, epoch = 0, version = -1, key = '', gap = {}, credit = {},
-             due = {}, out = {}, present = 0, clocks = {}, grants = 0, tokens = {}, seats = {}, reserve = {}, control = '',
-             quotas = {}, late = 0, due_back = 0, n = 0, use = 0, held = {}, rates = {}, masks = {}}
+             due = {}, out = {}, present = 0, clocks = {}, grants = 0, turns = 0, tokens = {}, seats = {}, reserve = {},
+             short = {},
+             control = '', quotas = {}, late = 0, due_back = NEVER, n = 0, held = {}, rates = {}}
   for b = 1, #c.bands do s.clocks[b] = 0; s.rates[b] = 0 end
   return s
 end
@@ -71,62 +75,74 @@ local function budget_bucket(x, tenant)
     bucket = raw and unpacked(raw) or {0, 0, 0}
     x.budgets[tenant] = bucket
   end
+  x.poured[tenant] = bucket
   return bucket
 end
 
--- Records and their bids
-local function unbid(x, name)
-  for b = 1, x.bands do call('HDEL', x.keys[heads_key(b)], name); call('ZREM', x.keys[oldest_key(b)], name) end
-  x.s.masks[name] = nil
-end
-local function show(x, name, record, b) -- the bid in the two indexes
-  local bid = record.b[b]
-  local head = bid[3][1]
-  call('HSET', x.keys[heads_key(b)], name, text(head[1]) .. ' ' .. text(record.e) .. ' ' .. head[2])
-  call('ZADD', x.keys[oldest_key(b)], text(bid[2][1]), name)
-end
-local function hide(x, name, b)
-  call('HDEL', x.keys[heads_key(b)], name); call('ZREM', x.keys[oldest_key(b)], name)
-end
-local function save(x, name, record)
-  call('HSET', x.keys[REPLICAS], name, pack(record))
-  if record.p[1] then call('ZADD', x.keys[PENDING], text(record.p[1][5]), name) else call('ZREM', x.keys[PENDING], name) end
-end
-local function load(x, name)
-  local record = x.cache[name]
-  if not record then
-    local raw = call('HGET', x.keys[REPLICAS], name)
-    record = raw and unpacked(raw)
-    x.cache[name] = record
+-- Counters of tenants, a table for each band, 0 for one that has none
+local function counters_of(x, b, tenants) -- reads those that are not in memory
+  local known, missing = x.counters[b], nil
+  for _, tenant in ipairs(tenants) do
+    if not known[tenant] then missing = missing or {}; missing[#missing + 1] = tenant end
   end
-  return record
+  if missing then
+    local values = call('ZMSCORE', x.keys[counters_key(b)], unpack(missing))
+    for i, tenant in ipairs(missing) do known[tenant] = tonumber(values[i] or 0) or 0 end
+    x.known = x.known + #missing
+  end
+  return known
+end
+local function counter_of(x, b, tenant)
+  return max(x.counters[b][tenant] or counters_of(x, b, {tenant})[tenant], x.s.clocks[b])
+end
+local function set_counter(x, b, tenant, value)
+  x.counters[b][tenant] = value
+  call('ZADD', x.keys[counters_key(b)], text(value), tenant)
+end
+
+-- Records
+local function save(x, name, record)
+  call('HSET', x.keys[RECORDS], name, pack({record.e, record.t, record.s, record.g, record.a, record.c, record.u, record.h,
+       record.p, record.w, record.r, record.l, record.at, record.v, record.k, record.f}))
+end
+local function unbid(x, name, record)
+  record.b, record.v = {}, {}
+  call('HDEL', x.keys[REPORTS], name)
 end
 local function hold(s, record, backend, count)
   record.h[backend] = (record.h[backend] or 0) + count
   s.held[backend] = (s.held[backend] or 0) + count
 end
 local function drop(x, name)
-  local s, record = x.s, load(x, name)
+  local s, record = x.s, x.records[name]
   if not record then return end
   for backend, held in pairs(record.h) do s.held[backend] = s.held[backend] - held end
   for b = 1, x.bands do s.rates[b] = s.rates[b] - (record.r[b] or 0) end
-  s.use = s.use - record.u; s.n = s.n - 1
+  s.n = s.n - 1
   if s.control == name then s.control = '' end
-  unbid(x, name); x.cache[name] = nil
-  call('HDEL', x.keys[REPLICAS], name); call('ZREM', x.keys[SEEN], name); call('ZREM', x.keys[PENDING], name)
+  x.records[name], x.touched[name] = nil, nil
+  call('HDEL', x.keys[RECORDS], name); call('HDEL', x.keys[REPORTS], name)
+end
+local function drop_late(x)
+  local late, first = {}, x.now
+  for name, record in pairs(x.records) do
+    if record.t <= x.now - x.c.ttl_ms then late[#late + 1] = name else first = min(first, record.t) end
+  end
+  for _, name in ipairs(late) do drop(x, name) end
+  x.s.late = first + x.c.ttl_ms -- nobody can be late before
 end
 local function recall(x, me)
-  local late = call('ZRANGEBYSCORE', x.keys[PENDING], '-inf', text(x.now - x.c.recall_ms))
-  for _, name in ipairs(late) do
-    if name ~= me then
-      local record = load(x, name)
-      for _, grant in ipairs(record.p) do hold(x.s, record, grant[3], -1) end
-      record.p, record.b = {}, {}
-      unbid(x, name); save(x, name, record)
-    end
+  local s, next_back = x.s, NEVER
+  for name, record in pairs(x.records) do
+    local oldest = record.p[1]
+    if oldest and name ~= me and oldest[5] <= x.now - x.c.recall_ms then
+      for _, grant in ipairs(record.p) do hold(s, record, grant[3], -1) end
+      record.p = {}
+      unbid(x, name, record)
+      x.touched[name] = true
+    elseif oldest then next_back = min(next_back, oldest[5] + x.c.recall_ms) end
   end
-  local first = call('ZRANGE', x.keys[PENDING], 0, 0, 'WITHSCORES')
-  x.s.due_back = (tonumber(first[2]) or x.now) + x.c.recall_ms -- nothing is to be taken back before
+  s.due_back = next_back -- nothing is to be taken back before
 end
 local function advance(bid, overtake) -- ledger_state.LiveBid.advance
   bid[1] = bid[1] - 1
@@ -144,7 +160,50 @@ local function advance(bid, overtake) -- ledger_state.LiveBid.advance
     bid[2] = best
   end
 end
+local function take_bid(record, said, b) -- a bid as said, without the tickets that unconfirmed grants will take
+  local heads, oldest = said[4], said[3]
+  for _, head in ipairs(heads) do head[1] = record.at - head[1] end -- in place: nobody reads them as ages again
+  oldest[1] = record.at - oldest[1]
+  local bid = {said[2], oldest, heads, said[5]}
+  local function lose(grant) if grant[2] == b - 1 and bid[1] > 0 then advance(bid, grant[4] == 'overtake') end end
+  local last = record.v[#record.v]
+  for _, grant in ipairs(record.v) do lose(grant) end
+  for _, grant in ipairs(record.p) do if not last or grant[1] > last[1] then lose(grant) end end
+  record.b[b] = bid[1] > 0 and bid or nil
+end
+local function take_bids(x, record, bids)
+  record.b = {}
+  for _, said in ipairs(bids) do
+    local b = said[1] + 1
+    if x.c.bands[b] and said[2] > 0 and said[4][1] then take_bid(record, said, b) end
+  end
+end
+local function load(x) -- all records, whose bids are those of their reports
+  local records, raw, reports = {}, call('HGETALL', x.keys[RECORDS]), call('HGETALL', x.keys[REPORTS])
+  for i = 1, #raw, 2 do
+    local each = unpacked(raw[i + 1])
+    records[raw[i]] = {e = each[1], t = each[2], s = each[3], g = each[4], a = each[5], c = each[6], u = each[7], h = each[8],
+                       p = each[9], w = each[10], r = each[11], l = each[12], at = each[13], v = each[14], k = each[15],
+                       f = each[16] or '', b = {}}
+  end
+  for i = 1, #reports, 2 do
+    local record = records[reports[i]]
+    if record then take_bids(x, record, unpacked(reports[i + 1])[5]) end
+  end
+  return records
+end
 
+local function tally(x) -- what the state says of the records: some may have been evicted since it was written
+  local s = x.s
+  s.n, s.held = 0, {}
+  for b = 1, x.bands do s.rates[b] = 0 end
+  for _, record in pairs(x.records) do
+    s.n = s.n + 1
+    for backend, held in pairs(record.h) do s.held[backend] = (s.held[backend] or 0) + held end
+    for b = 1, x.bands do s.rates[b] = s.rates[b] + (record.r[b] or 0) end
+  end
+  if not x.records[s.control] then s.control = '' end
+end
 local function measure(x) -- the seats in force, and how many unconfirmed grants they allow
   local c, seats, total = x.c, {}, 0
   for i, name in ipairs(c.backends) do
@@ -175,29 +234,20 @@ local function adapt(x)
   for name in pairs(s.quotas) do if not c.quotas[name] then s.quotas[name] = nil end end
   measure(x)
   for _, tenant in ipairs(call('HKEYS', x.keys[BUDGETS])) do
-    if not c.budgets[tenant] then call('HDEL', x.keys[BUDGETS], tenant) end
+    if not c.budgets[tenant] then call('HDEL', x.keys[BUDGETS], tenant); x.budgets[tenant] = nil end
   end
   s.held = {}
-  for _, replica in ipairs(call('HKEYS', x.keys[REPLICAS])) do
-    local record = load(x, replica)
+  for name, record in pairs(x.records) do
     local held, pending = {}, {}
-    for name, count in pairs(record.h) do
-      if names[name] then held[name] = count; s.held[name] = (s.held[name] or 0) + count end
+    for backend, each in pairs(record.h) do
+      if names[backend] then held[backend] = each; s.held[backend] = (s.held[backend] or 0) + each end
     end
-    for _, grant in ipairs(record.p) do if names[grant[3]] then pending[#pending + 1] = grant end end
-    record.h, record.p = held, pending
-    save(x, replica, record)
-    unbid(x, replica)
-    if #pending < x.most then
-      for b = 1, x.bands do
-        if record.b[b] then
-          show(x, replica, record, b)
-          if record.b[b][4][1] then
-            s.masks[replica] = s.masks[replica] or {}
-            s.masks[replica][text(b)] = record.b[b][4]
-          end
-        end
-      end
+    local last = record.v[#record.v]
+    for _, grant in ipairs(record.p) do
+      if names[grant[3]] then pending[#pending + 1] = grant end
+      if not last or grant[1] > last[1] then record.v[#record.v + 1] = grant end
     end
+    record.h, record.p, record.l = held, pending, #pending < x.most
+    x.touched[name] = true
   end
 end

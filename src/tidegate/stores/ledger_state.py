@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from tidegate.core import Turn
 from tidegate.stores.ledger_protocol import Bid, Grant, Head
-from tidegate.stores.ledger_rules import BUCKET, DEPTH, DRAIN, Quota, Rules
+from tidegate.stores.ledger_rules import BUCKET, DEPTH, DRAIN, Quota, Rules, other_bands
 
 
 class Waiting(Struct, frozen=True, array_like=True):
@@ -56,6 +56,7 @@ class Record(Struct):
         held: seats per backend, used or granted and unconfirmed.
         number: of the last grant.
         use: seats held on average over half a minute, in millionths.
+        top: most seats held for the highest band, which fades over half a minute, in millionths.
         charged: number of the last charge counted.
         listed: its bids count; not once it has as many unconfirmed grants as are allowed, until its next report.
     """
@@ -73,6 +74,8 @@ class Record(Struct):
     bids: dict[int, LiveBid] = field(default_factory=dict)
     waiting: tuple[int, ...] = ()
     rates: tuple[int, ...] = ()
+    top: int = 0
+    file: str = ""
 
 
 class Bucket(Struct, array_like=True):
@@ -117,7 +120,7 @@ class State(Struct):
         clocks: per band the counter a newcomer starts with.
         counters: per band and tenant.
         grants: ever made; ``tokens`` the estimated tokens of them, per backend.
-        seats: per backend, as the seat controller has set them; ``reserve`` likewise, per band.
+        seats: per backend, as the seat controller has set them; ``reserve`` and ``short`` likewise, per band.
         controller: (replica, epoch) that runs the seat controller.
         quotas, budgets: what backends and tenants have used of theirs.
     """
@@ -139,6 +142,7 @@ class State(Struct):
     tokens: dict[str, int] = field(default_factory=dict)
     seats: dict[str, int] = field(default_factory=dict)
     reserve: tuple[int, ...] = ()
+    short: tuple[bool, ...] = ()
     controller: tuple[str, int] = ("", 0)
     quotas: dict[str, Bucket] = field(default_factory=dict)
     budgets: dict[str, Bucket] = field(default_factory=dict)
@@ -185,3 +189,20 @@ def seats_of(state: State, rules: Rules) -> dict[str, int]:
 def unconfirmed_most(state: State, rules: Rules) -> int:
     """Return how many unconfirmed grants a replica may have."""
     return rules.unconfirmed_max or max(2, sum(seats_of(state, rules).values()) // 8)
+
+
+def stays(state: State | None, rules: Rules, bands: int) -> bool:
+    """Say whether the accounts may stay when the number of bands becomes ``bands``: they do where it is the same.
+
+    Else they begin anew, as in a new pool, once nobody lives who has another number.
+
+    Raises:
+        StoreError: somebody does.
+    """
+    if bands == len(rules.bands):
+        return True
+    records = () if state is None else state.replicas.values()
+    last = 0 if state is None else state.last
+    if any(each.seen > last - rules.ttl_ms and len(each.waiting) not in {0, bands} for each in records):
+        raise other_bands(len(rules.bands), bands)
+    return False

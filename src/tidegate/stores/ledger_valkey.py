@@ -14,12 +14,20 @@ import functools
 import hashlib
 from collections.abc import Callable
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
 
 from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import RECONNECT_LONGEST_S, RECONNECT_S, LedgerHandle, NoConfigurationError, end
+from tidegate.stores.ledger_handle import (
+    RECONNECT_LONGEST_S,
+    RECONNECT_S,
+    LedgerHandle,
+    NoConfigurationError,
+    end,
+    survived,
+)
 from tidegate.stores.ledger_protocol import (
     LedgerConflict,
     LedgerUnavailable,
@@ -33,12 +41,11 @@ from tidegate.stores.ledger_protocol import (
     Report,
     Subscribed,
 )
-from tidegate.stores.ledger_rules import rules_of
+from tidegate.stores.ledger_rules import BANDS_MAX, other_bands, rules_of
 from tidegate.stores.ledger_valkey_link import Link, Refused, translated
 
-LAYOUT: Final = 1
-_PARTS: Final = ("rules", "state", "replicas", "seen", "pending", "budgets", "document")
-_BAND_PARTS: Final = ("heads", "oldest", "counters")
+LAYOUT: Final = 2
+_PARTS: Final = ("rules", "state", "records", "reports", "budgets", "document")
 _PING_S: Final = 0.5
 _reply = msgspec.msgpack.Decoder(Reply)
 _pushed = msgspec.msgpack.Decoder(Pushed)
@@ -78,18 +85,19 @@ class ValkeyLedgerStore:
 
 
 class ValkeyLedger(LedgerHandle):
-    """The ledger of one pool. ``tag`` is the hash tag of its keys."""
+    """The ledger of one pool. ``tag`` is the hash tag of its keys, ``library`` name and text of the function."""
 
     def __init__(self, link: Link, tag: str) -> None:
         super().__init__()
         self._link = link
         self._tag = tag
         self._document = f"{tag}:document"
+        self.library = library()
         self._subscriptions: set[ValkeySubscription] = set()
 
-    def keys(self, bands: int) -> list[str]:
-        """Return all keys of the pool, in the order in which the function takes them."""
-        parts = [*_PARTS, *(f"{part}:{band}" for band in range(bands) for part in _BAND_PARTS)]
+    def keys(self) -> list[str]:
+        """Return all keys of the pool, in the order in which the function takes them, for as many bands as may be."""
+        parts = [*_PARTS, *(f"counters:{band}" for band in range(BANDS_MAX))]
         return [f"{self._tag}:{part}" for part in parts]
 
     async def _configuration(self) -> PoolConfig | None:
@@ -99,13 +107,13 @@ class ValkeyLedger(LedgerHandle):
 
     async def _configure(self, config: PoolConfig) -> None:
         rules, document = msgspec.json.encode(rules_of(config)), msgspec.json.encode(config)
-        said, version = await self._call("configure", self.keys(len(config.bands)), rules, document)
+        said, version = await self._call("configure", self.keys(), rules, document)
         if said == b"OLD":
             raise LedgerConflict(
                 f"ledger: expected a configuration newer than version {version}, got version {config.version}", version
             )
         if said == b"BANDS":
-            raise LedgerConflict("ledger: the number of bands cannot change while replicas run", version)
+            raise other_bands(version, len(config.bands))
 
     async def _turn(self, replica: str, report: Report, *, at_ms: int | None = None) -> Reply:
         """``at_ms``: the time, in tests; nothing is pushed then."""
@@ -130,11 +138,10 @@ class ValkeyLedger(LedgerHandle):
     async def _keys(self) -> list[str]:
         if self.known is None and await self.configuration() is None:
             raise NoConfigurationError("ledger: the pool has no configuration yet")
-        assert self.known is not None
-        return self.keys(len(self.known.bands))
+        return self.keys()
 
     async def _call(self, function: str, keys: list[str], *arguments: str | bytes) -> Any:
-        name, text = library()
+        name, text = self.library
         command = ("FCALL", f"{name}_{function}", len(keys), *keys, *arguments)
         with translated():
             try:
@@ -180,7 +187,7 @@ class ValkeySubscription:
         pause_s = RECONNECT_S
         while True:
             subscribed = False
-            with contextlib.suppress(LedgerUnavailable, StoreError):
+            with survived("listening to Valkey", LedgerUnavailable, StoreError):
                 async with self._link.listen(self._key, self._channel, every_s=_PING_S) as messages:
                     async for message in messages:
                         if message is None:
@@ -190,7 +197,8 @@ class ValkeySubscription:
                             with contextlib.suppress(msgspec.MsgspecError):  # none of ours
                                 self._listener(_pushed.decode(message))
             if subscribed:
-                self._listener(Lost())
+                with survived("hearing Valkey"):
+                    self._listener(Lost())
             await asyncio.sleep(pause_s)
             pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
 
@@ -201,9 +209,7 @@ def _view(raw: Any, config: PoolConfig) -> PoolView:
     names = [backend.name for backend in config.backends]
     seats, held = (dict(state[part] or {}) for part in ("seats", "held"))
     rules = rules_of(config)
-    bands = range(len(config.bands))
-    records = zip(listed[::2], listed[1::2], strict=True)
-    rows = [_row(name, record, now, names, bands, state["control"]) for name, record in sorted(records)]
+    rows = [_row(row, now, names, state["control"]) for row in sorted(listed, key=itemgetter(0))]
     return PoolView(
         now_ms=now,
         open_in_ms=max(0, state["open"] - now),
@@ -220,20 +226,17 @@ def _view(raw: Any, config: PoolConfig) -> PoolView:
     )
 
 
-def _row(name: str, record: Any, now: int, names: list[str], bands: range, control: str) -> ReplicaRow:
-    held, bids = dict(record["h"] or {}), _by_number(record["b"])
+def _row(row: Any, now: int, names: list[str], control: str) -> ReplicaRow:
+    name, epoch, seen, held, unconfirmed, waiting, bids, file = row
+    held = dict(held or {})
     return ReplicaRow(
         name=name,
-        epoch=record["e"],
-        seen_ms_ago=max(0, now - record["t"]),
+        epoch=epoch,
+        seen_ms_ago=max(0, now - seen),
         held=tuple(held.get(backend, 0) for backend in names),
-        unconfirmed=len(record["p"]),
-        waiting=tuple(record["w"]),
-        bid=tuple(bids[band + 1][0] if band + 1 in bids else 0 for band in bands),
+        unconfirmed=unconfirmed,
+        waiting=tuple(waiting),
+        bid=tuple(bids),
         controller=name == control,
+        file=file,
     )
-
-
-def _by_number(table: Any) -> dict[int, Any]:
-    """A table of the function by its numbers, which is packed as a list where they have no holes."""
-    return dict(enumerate(table, start=1)) if isinstance(table, list) else table

@@ -28,9 +28,10 @@ except ImportError as error:
 
 Refused = exceptions.ResponseError
 """The server's answer to a command is an error."""
+_AWAY: Final = (exceptions.ValkeyError, exceptions.ValkeyClusterException, OSError, TimeoutError)
+"""What the library raises; of a cluster none of whose nodes answers, something that is no ``ValkeyError``."""
 _SENTINEL_PORT: Final = 26379
 _PORT: Final = 6379
-_TIMES: Final = {"socket_timeout": CALL_S / 2, "socket_connect_timeout": CALL_S / 2}
 _TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
@@ -41,7 +42,7 @@ def translated() -> Iterator[None]:
         yield
     except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
         raise StoreError(f"cluster.store: Valkey does not let us in: {error}") from error
-    except (exceptions.ValkeyError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+    except (*_AWAY, asyncio.IncompleteReadError) as error:
         raise LedgerUnavailable(f"cluster.store: Valkey: {error}") from error
 
 
@@ -74,13 +75,14 @@ class SingleLink:
 
     publish = "PUBLISH"
 
-    def __init__(self, client: Valkey, *, sentinels: Sequence[Any] = ()) -> None:
+    def __init__(self, client: Valkey, *, sentinels: Sequence[Any] = (), call_s: float = CALL_S) -> None:
         self._client: Any = client  # the library is typed in part
         self._sentinels = sentinels
+        self._call_s = call_s
 
     async def call(self, key: str, *command: Any) -> Any:  # noqa: ARG002 - all keys are on one server
         """Send a command."""
-        async with asyncio.timeout(CALL_S):
+        async with asyncio.timeout(self._call_s):
             return await self._client.execute_command(*command)
 
     @contextlib.asynccontextmanager
@@ -166,7 +168,7 @@ async def _listening(
         if pinging is not None:
             pinging.cancel()
             await asyncio.gather(pinging, return_exceptions=True)
-        with contextlib.suppress(exceptions.ValkeyError, OSError, TimeoutError):
+        with contextlib.suppress(*_AWAY):
             await connection.disconnect()
 
 
@@ -184,26 +186,30 @@ async def _messages(connection: Any) -> AsyncIterator[bytes | None]:
 
 async def _ping(connection: Any, every_s: float) -> None:
     """Make the server speak, so that its silence is noticed; whoever reads notices errors."""
-    with contextlib.suppress(exceptions.ValkeyError, OSError):
+    with contextlib.suppress(*_AWAY):
         while True:
             await asyncio.sleep(every_s)
             await connection.send_command("PING")
 
 
-def open_link(url: SplitResult) -> Link:
+def open_link(url: SplitResult, *, call_s: float = CALL_S) -> Link:
     """Return the way to the servers of a URL; nothing is connected yet.
+
+    Args:
+        url: as in the settings.
+        call_s: the longest that a call to a server alone takes.
 
     Raises:
         StoreError: the URL lacks something.
     """
     kind, _, setting = url.scheme.partition("+")
-    options = _options(url, tls=kind in {"valkeys", "rediss"})
+    options = _options(url, tls=kind in {"valkeys", "rediss"}, call_s=call_s)
     if setting == "sentinel":
         return _behind_sentinel(url, options)
     host, port = _addresses(url, _PORT)[0]
     if setting == "cluster":
         return _cluster(url, options)
-    return SingleLink(Valkey(host=host, port=port, db=_database(url.path), **options))
+    return SingleLink(Valkey(host=host, port=port, db=_database(url.path), **options), call_s=call_s)
 
 
 def _cluster(url: SplitResult, options: dict[str, Any]) -> Link:
@@ -219,8 +225,8 @@ def _behind_sentinel(url: SplitResult, options: dict[str, Any]) -> Link:
     return SingleLink(sentinel.master_for(service, db=_database(database)), sentinels=sentinel.sentinels)
 
 
-def _options(url: SplitResult, *, tls: bool) -> dict[str, Any]:
-    options: dict[str, Any] = dict(_TIMES)
+def _options(url: SplitResult, *, tls: bool, call_s: float) -> dict[str, Any]:
+    options: dict[str, Any] = {"socket_timeout": call_s / 2, "socket_connect_timeout": call_s / 2}
     if url.username:
         options["username"] = unquote(url.username)
     if url.password:

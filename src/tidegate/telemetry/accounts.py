@@ -52,10 +52,9 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        """The buckets as Prometheus wants them: each counts everything up to its edge."""
-        edges = [*map(str, self.bounds), "+Inf"]
-        return list(zip(edges, accumulate(self.counts), strict=True))
+    def cumulative(self) -> tuple[tuple[float, ...], list[int]]:
+        """The edges, and the buckets as Prometheus wants them: each counts everything up to its edge, the last all."""
+        return self.bounds, list(accumulate(self.counts))
 
 
 @cache
@@ -81,11 +80,10 @@ class FineHistogram(Histogram):
         self.coarse = coarse
         self._places = [bisect_left(self.bounds, edge) for edge in coarse]
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        """The coarse buckets as Prometheus wants them: each counts everything up to its edge."""
+    def cumulative(self) -> tuple[tuple[float, ...], list[int]]:
+        """The coarse edges and buckets, as of any histogram."""
         sums = list(accumulate(self.counts))
-        found = [(str(edge), float(sums[place])) for edge, place in zip(self.coarse, self._places, strict=True)]
-        return [*found, ("+Inf", float(sums[-1]))]
+        return self.coarse, [*map(sums.__getitem__, self._places), sums[-1]]
 
 
 class WindowMax:

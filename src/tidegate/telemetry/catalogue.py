@@ -131,6 +131,18 @@ LOOP_STALL = Metric(
 STORE_DEGRADED = Metric(
     "tidegate_store_degraded", Kind.GAUGE, (), "1 while the cluster's store does not answer, and each gateway is alone."
 )
+SAME_NAME = Metric(
+    "tidegate_same_name",
+    Kind.GAUGE,
+    (),
+    "Other living gateways of the cluster that have this one's name; each needs one of its own.",
+)
+OTHER_BACKENDS = Metric(
+    "tidegate_other_backends",
+    Kind.GAUGE,
+    (),
+    "Pools in which other backends or seats are dealt than the file of this gateway names.",
+)
 STORE_CALLS = Metric(
     "tidegate_store_calls_total", Kind.COUNTER, ("outcome",), "Calls to the cluster's store (completed, failed)."
 )
@@ -148,6 +160,12 @@ SOLO_SECONDS = Metric(
     Kind.COUNTER,
     (),
     "Time in which this gateway had but its last share, all pools added.",
+)
+WORKER_UP = Metric(
+    "tidegate_worker_up",
+    Kind.GAUGE,
+    ("worker",),
+    "1 when the metrics of this worker of serve --workers are on this page, 0 when it gave none in time.",
 )
 
 CATALOGUE = (
@@ -182,8 +200,11 @@ CATALOGUE = (
     WOULD,
     LOOP_STALL,
     STORE_DEGRADED,
+    SAME_NAME,
+    OTHER_BACKENDS,
     STORE_CALLS,
     STORE_CALL_SECONDS,
     GRANTS,
     SOLO_SECONDS,
+    WORKER_UP,
 )

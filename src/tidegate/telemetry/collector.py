@@ -1,4 +1,4 @@
-"""Turn what the recorder counted, and what the scheduler says of itself, into Prometheus metric families.
+"""Turn what the recorder counted, and what the scheduler says of itself, into families of metrics.
 
 Runs on the event loop once per scrape.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import Metric as Family
-
 from tidegate.telemetry import catalogue as names
 from tidegate.telemetry.accounts import BandAccount, Histogram
 from tidegate.telemetry.catalogue import Metric
+from tidegate.telemetry.exposition import Family, bucket_series, series
 
 if TYPE_CHECKING:
     from tidegate.core import Snapshot
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """A prometheus-client collector over one recorder."""
+    """Gives what one recorder counted."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -80,7 +79,7 @@ def _gauges(recorder: Recorder, source: Source) -> Iterator[Family]:
     for row in snapshot.bands:
         depth[row.name] += row.depth
         oldest[row.name] = max(oldest[row.name], row.oldest_wait_s)
-    yield _gauge(names.QUEUE_DEPTH, {(band,): float(count) for band, count in depth.items()})
+    yield _gauge(names.QUEUE_DEPTH, {(band,): count for band, count in depth.items()})
     yield _gauge(names.OLDEST_WAIT, {(band,): wait_s for band, wait_s in oldest.items()})
     peaks = {(band,): recorder.accounts[band].depth_max.read(now) for band in bands}
     yield _gauge(names.QUEUE_DEPTH_MAX, {key: max(peak, depth[key[0]]) for key, peak in peaks.items()})
@@ -109,6 +108,8 @@ def _capacity(snapshot: Snapshot) -> Iterator[Family]:
 def _replica(replica: ReplicaSource) -> Iterator[Family]:
     counts = replica.counts()
     yield _gauge(names.STORE_DEGRADED, {(): float(replica.degraded)})
+    yield _gauge(names.SAME_NAME, {(): float(replica.namesakes)})
+    yield _gauge(names.OTHER_BACKENDS, {(): float(replica.differing)})
     yield _counter(names.STORE_CALLS, {("completed",): counts.calls, ("failed",): counts.failures})
     yield _counter(names.STORE_CALL_SECONDS, {(): counts.call_s})
     grants: dict[tuple[str, ...], float] = {
@@ -120,31 +121,17 @@ def _replica(replica: ReplicaSource) -> Iterator[Family]:
     yield _counter(names.SOLO_SECONDS, {(): counts.solo_s})
 
 
-def _family(metric: Metric) -> Family:
-    return Family(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
-
-
 def _counter(metric: Metric, values: Mapping[tuple[str, ...], float]) -> Family:
-    family = _family(metric)
-    for labels, value in values.items():
-        family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), float(value))
-    return family
+    return Family(metric, [(series(metric.name, metric.labels, key), value) for key, value in values.items()])
 
 
-def _gauge(metric: Metric, values: dict[tuple[str, ...], float]) -> Family:
-    family = _family(metric)
-    for labels, value in values.items():
-        family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), value)
-    return family
+_gauge = _counter
 
 
 def _histogram(metric: Metric, values: dict[tuple[str, ...], Histogram]) -> Family:
-    family = _family(metric)
-    for labels, histogram in values.items():
-        plain = dict(zip(metric.labels, labels, strict=True))
-        count = 0.0
-        for edge, count in histogram.cumulative():
-            family.add_sample(f"{metric.name}_bucket", {**plain, "le": edge}, count)
-        family.add_sample(f"{metric.name}_count", plain, count)
-        family.add_sample(f"{metric.name}_sum", plain, histogram.total)
+    family = Family(metric, [])
+    for key, histogram in values.items():
+        edges, counts = histogram.cumulative()
+        starts = bucket_series(metric.name, metric.labels, key, edges)
+        family.samples.extend(zip(starts, (*counts, counts[-1], histogram.total), strict=True))
     return family

@@ -61,7 +61,11 @@ class RecentHeavy:
         slot = int(now / SLOT_S)
         if slot != self._now[0]:
             self._roll(slot)
-        self._now[1].add(name, amount)
+        running = self._now[1]
+        if name in running.amounts:
+            running.amounts[name] += amount
+        else:
+            running.add(name, amount)
 
     def top(self, now: float, count: int) -> list[tuple[str, int]]:
         """Return the ``count`` largest, largest first, names in order where equal.

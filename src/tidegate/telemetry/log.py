@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, MutableMapping
 from datetime import datetime
 from enum import StrEnum
@@ -18,8 +17,12 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from tidegate.telemetry.stream import standard_error
+
 EVERY_S = 0.1
 MOST_BYTES = 64 * 1024
+MOST_KEPT_BYTES = 1024 * 1024
+_NEWLINE = 10
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
@@ -31,9 +34,9 @@ class Form(StrEnum):
 
 
 class Sink(Protocol):
-    """Where bytes go: a binary file, ``sys.stderr.buffer``."""
+    """Where bytes go: a binary file, or a ``Stream``, which may take a part of them."""
 
-    def write(self, data: bytes, /) -> object: ...
+    def write(self, data: bytes, /) -> int: ...
     def flush(self) -> object: ...
 
 
@@ -74,22 +77,34 @@ class RequestLine(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="e
 class Log:
     """Collects lines and writes them every ``EVERY_S`` seconds or ``MOST_BYTES``, warnings at once.
 
-    The write itself blocks when the reader of the stream does not keep up; whoever reads it must.
+    Where the sink takes nothing (a full disk, a reader that has stopped or is gone), lines wait for it, up to
+    ``MOST_KEPT_BYTES``; beyond that the oldest are lost, and how many is told as ``log.lost`` once it takes more.
 
     Args:
         sink: where the lines go.
         form: JSON objects or lines for people.
         level: the least level that is written.
+        utc_now: wall-clock time in UTC, for what the log itself has to say.
     """
 
-    def __init__(self, sink: Sink, *, form: Form = Form.JSON, level: str = "info") -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        form: Form = Form.JSON,
+        level: str = "info",
+        utc_now: Callable[[], datetime] | None = None,
+    ) -> None:
         if level not in LEVELS:
             raise ValueError(f"expected a log level of {', '.join(LEVELS)}, got {level!r}")
         self.least = LEVELS[level]
         self.form = form
         self._sink = sink
         self._encoder = msgspec.json.Encoder(enc_hook=str)
+        self._utc_now = utc_now
         self._buffer = bytearray()
+        self._stuck = self._torn = False  # the sink takes nothing; it has taken a part of the first line
+        self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def request(self, line: RequestLine) -> None:
@@ -111,37 +126,76 @@ class Log:
             self.flush()
 
     def flush(self) -> None:
-        """Write out what was collected."""
-        if self._buffer:
-            self._sink.write(bytes(self._buffer))
+        """Write out what was collected, as far as the sink takes it. Never raises and never waits."""
+        buffer = self._buffer
+        if not buffer:
+            return
+        try:
+            count = self._sink.write(bytes(buffer))
             self._sink.flush()
-            self._buffer.clear()
+        except (OSError, ValueError):  # full, or gone
+            count = 0
+        if count:
+            self._torn = buffer[count - 1] != _NEWLINE
+            del buffer[:count]
+        self._stuck = bool(buffer)
+        if self._stuck:
+            self._give_up_oldest()
+            self._flush_later()
+        elif self._lost:
+            lost, self._lost = self._lost, 0
+            at = {} if self._utc_now is None else {"at_utc": self._utc_now()}
+            self.event({**at, "level": "warning", "event": "log.lost", "lines": lost})
 
     def close(self) -> None:
-        """Write the rest and stop the timer. The sink stays open."""
+        """Write the rest, within a second, and stop the timer. The sink stays open."""
+        self._end_timer()
+        self.flush()
+        wait = getattr(self._sink, "wait", None)
+        for _ in range(10):
+            if not self._buffer or wait is None:
+                break
+            wait(0.1)
+            self.flush()
+        self._end_timer()
+
+    def _end_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.flush()
 
     def _put(self, line: bytes) -> None:
         buffer = self._buffer
         buffer += line
         buffer += b"\n"
         if len(buffer) >= MOST_BYTES:
-            self.flush()
+            if not self._stuck:
+                self.flush()
+            elif len(buffer) > MOST_KEPT_BYTES:
+                self._give_up_oldest()
         elif self._timer is None:
             self._flush_later()
 
     def _flush_later(self) -> None:
-        try:
-            self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._on_timer)
-        except RuntimeError:  # before the loop runs or after it ended
-            self.flush()
+        if self._timer is None:
+            try:
+                self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._on_timer)
+            except RuntimeError:  # before the loop runs or after it ended
+                if not self._stuck:
+                    self.flush()
 
     def _on_timer(self) -> None:
         self._timer = None
         self.flush()
+
+    def _give_up_oldest(self) -> None:
+        """Drop the oldest lines that nobody takes, half of what may be kept, but never a part of a line."""
+        buffer = self._buffer
+        if len(buffer) > MOST_KEPT_BYTES:
+            begin = buffer.find(b"\n") + 1 if self._torn else 0
+            end = buffer.find(b"\n", len(buffer) - MOST_KEPT_BYTES // 2) + 1
+            self._lost += buffer.count(b"\n", begin, end)
+            del buffer[begin:end]
 
     def _for_people(self, fields: MutableMapping[str, Any]) -> bytes:
         rest = dict(fields)
@@ -201,7 +255,7 @@ def open_log(
     Raises:
         ValueError: unknown level.
     """
-    log = Log(sink or sys.stderr.buffer, form=form, level=level)
+    log = Log(sink or standard_error(), form=form, level=level, utc_now=utc_now)
 
     def write(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> str:
         log.event({"at_utc": utc_now(), **fields})

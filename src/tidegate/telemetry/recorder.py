@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from tidegate.core import (
     Action,
     Dispatch,
@@ -33,6 +31,7 @@ from tidegate.splice import Waste
 from tidegate.telemetry.accounts import WAIT_BOUNDS_S, BandAccount, Histogram, WindowMax
 from tidegate.telemetry.arrivals import RecentArrivals
 from tidegate.telemetry.collector import Collector
+from tidegate.telemetry.exposition import page
 from tidegate.telemetry.heavy import RecentHeavy
 from tidegate.telemetry.recent import RecentRefusals
 from tidegate.telemetry.usage import UsageBook
@@ -66,11 +65,17 @@ class ReplicaSource(Protocol):
     @property
     def degraded(self) -> bool: ...
 
+    @property
+    def namesakes(self) -> int: ...
+
+    @property
+    def differing(self) -> int: ...
+
     def counts(self) -> Counts: ...
 
 
 class Recorder:
-    """Metrics of one gateway, with a registry of its own, and what the dashboard shows of the last minutes.
+    """Metrics of one gateway, and what the dashboard shows of the last minutes.
 
     Args:
         policy: gives the band, model and backend names; labels take no other values.
@@ -104,17 +109,16 @@ class Recorder:
         self.source: Source | None = None
         self.replica: ReplicaSource | None = None
         self._bands: list[BandAccount] = []
-        self._models: frozenset[str] = frozenset()
+        self._models: dict[str, str] = {}  # names of pools as labels take them
         self.set_policy(policy)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(Collector(self))
+        self._collector = Collector(self)
 
     def set_policy(self, policy: Policy) -> None:
         """Follow a change of the models' names. The bands stay what they are as long as the scheduler runs."""
         for band in policy.bands:
             self.accounts.setdefault(band.name, BandAccount(band.name))
         self._bands = [self.accounts[band.name] for band in policy.bands]
-        self._models = frozenset(pool.name for pool in policy.pools)
+        self._models = {pool.name: pool.name for pool in policy.pools}
 
     @property
     def bands(self) -> list[str]:
@@ -148,7 +152,7 @@ class Recorder:
         account = self._bands[ticket.band]
         self._again.discard(ticket.id)
         account.depth -= 1
-        account.requests[self._model(ticket.pool), Outcome.CANCELLED] += 1
+        account.requests[self._models.get(ticket.pool, OTHER), Outcome.CANCELLED] += 1
         self.usage.ended(ticket.tenant, Outcome.CANCELLED)
 
     def finished(self, now: float, lease: Lease, release: Release, *, reason: Reason | None = None) -> None:
@@ -161,23 +165,20 @@ class Recorder:
             reason: row of the refusal table when the request failed after its dispatch.
         """
         ticket = lease.ticket
-        account = self._bands[ticket.band]
-        self.running[ticket.band, lease.backend] -= 1
-        account.requests[self._model(ticket.pool), release.outcome] += 1
-        account.request.observe(now - lease.started + lease.waited_s)
-        if release.outcome is not Outcome.FAILED:
+        band, outcome, held_s = ticket.band, release.outcome, now - lease.started
+        account = self._bands[band]
+        self.running[band, lease.backend] -= 1
+        account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
+        account.request.observe(held_s + lease.waited_s)
+        if outcome is not Outcome.FAILED:
             reason = None
         if reason is not None:
             account.refusals[reason] += 1
-        self.usage.ended(
-            ticket.tenant,
-            release.outcome,
-            reason,
-            input_tokens=release.input_tokens or 0,
-            output_tokens=release.output_tokens or 0,
-        )
-        self._used(now, account, ticket, release)
-        self.held.note(now, now - lease.started)
+        read, written = release.input_tokens, release.output_tokens
+        self.usage.ended(ticket.tenant, outcome, reason, input_tokens=read or 0, output_tokens=written or 0)
+        if read is not None or written is not None:
+            self._used(now, account, ticket, read, written, outcome)
+        self.held.note(now, held_s)
 
     def requeued(self, now: float, lease: Lease) -> None:
         """Count a lease that came to nothing: its ticket waits again, so it has not ended."""
@@ -216,7 +217,7 @@ class Recorder:
         ``tenant`` is empty as long as it is not known whose it is.
         """
         account = self._bands[band] if band is not None else self.accounts.setdefault(NONE, BandAccount(NONE))
-        account.requests[model if model == NONE else self._model(model), Outcome.REJECTED] += 1
+        account.requests[model if model == NONE else self._models.get(model, OTHER), Outcome.REJECTED] += 1
         account.refusals[reason] += 1
         if tenant:
             self.usage.ended(tenant, Outcome.REJECTED, reason)
@@ -231,22 +232,24 @@ class Recorder:
 
     def exposition(self) -> bytes:
         """Everything in the Prometheus text format, version 0.0.4."""
-        return generate_latest(self._registry)
+        return page(self._collector.collect())
 
     # The fold.
 
     def _dispatched(self, lease: Lease) -> None:
-        account = self._bands[lease.ticket.band]
+        ticket = lease.ticket
+        band = ticket.band
+        account = self._bands[band]
         account.depth -= 1
-        if self._again and lease.ticket.id in self._again:
-            self._again.discard(lease.ticket.id)
+        if self._again and ticket.id in self._again:
+            self._again.discard(ticket.id)
         else:
             account.queue_wait.observe(lease.waited_s)
-            self.usage.dispatched(lease.ticket.tenant, lease.waited_s)
-        self.running[lease.ticket.band, lease.backend] += 1
+            self.usage.dispatched(ticket.tenant, lease.waited_s)
+        self.running[band, lease.backend] += 1
         turn = self._bands[lease.band]
         turn.dispatched += 1
-        turn.dispatched_tokens += lease.ticket.work.tokens
+        turn.dispatched_tokens += ticket.work.tokens
         if lease.kind is Turn.OVERTAKE:
             turn.overtakes += 1
 
@@ -262,25 +265,25 @@ class Recorder:
         self._again.discard(ticket.id)
         account.depth -= 1
         outcome = refusal_outcome(action)
-        account.requests[self._model(ticket.pool), outcome] += 1
+        account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
         self.usage.ended(ticket.tenant, outcome, action.reason)
         account.refusals[action.reason] += 1
         self.tenant_refusals.add(now, ticket.tenant, 1)
 
-    def _used(self, now: float, account: BandAccount, ticket: Ticket, release: Release) -> None:
-        read, written = release.input_tokens, release.output_tokens
+    def _used(
+        self, now: float, account: BandAccount, ticket: Ticket, read: int | None, written: int | None, outcome: Outcome
+    ) -> None:
+        work, used = ticket.work, 0
         if read is not None:
+            used += read
             account.input_tokens += read
-            if ticket.work.input_tokens:
-                account.input_ratio.observe(read / ticket.work.input_tokens)
+            if work.input_tokens:
+                account.input_ratio.observe(read / work.input_tokens)
         if written is not None:
+            used += written
             account.output_tokens += written
-            if ticket.work.output_tokens and release.outcome is Outcome.COMPLETED:
-                account.output_ratio.observe(written / ticket.work.output_tokens)
-        used = (read or 0) + (written or 0)
-        self.waste.ended(release.outcome, used)
+            if work.output_tokens and outcome is Outcome.COMPLETED:
+                account.output_ratio.observe(written / work.output_tokens)
         if used:
+            self.waste.ended(outcome, used)
             self.tenant_tokens.add(now, ticket.tenant, used)
-
-    def _model(self, pool: str) -> str:
-        return pool if pool in self._models else OTHER

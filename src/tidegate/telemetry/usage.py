@@ -24,7 +24,7 @@ class UsageBook:
 
     def dispatched(self, tenant: str, waited_s: float) -> None:
         """Count a seat that a request got after a wait."""
-        usage = self._of(tenant)
+        usage = self._used.get(tenant) or self._new(tenant)
         usage.dispatched += 1
         usage.wait_s += waited_s
         if waited_s > usage.longest_wait_s:
@@ -40,7 +40,7 @@ class UsageBook:
         output_tokens: int = 0,
     ) -> None:
         """Count a request that ended in any way; ``reason`` where it is a refusal."""
-        usage = self._of(tenant)
+        usage = self._used.get(tenant) or self._new(tenant)
         if outcome is Outcome.COMPLETED:
             usage.completed += 1
         elif outcome is Outcome.FAILED:
@@ -51,8 +51,9 @@ class UsageBook:
             usage.evicted += 1
         else:
             usage.cancelled += 1
-        usage.input_tokens += input_tokens
-        usage.output_tokens += output_tokens
+        if input_tokens or output_tokens:
+            usage.input_tokens += input_tokens
+            usage.output_tokens += output_tokens
         if reason is not None:
             usage.refusals[reason] = usage.refusals.get(reason, 0) + 1
 
@@ -61,13 +62,11 @@ class UsageBook:
         taken, self._used = self._used, {}
         return taken
 
-    def _of(self, tenant: str) -> Usage:
-        usage = self._used.get(tenant)
-        if usage is None:
-            if len(self._used) >= self._most and tenant != OTHERS:
-                return self._of(OTHERS)
-            usage = self._used[tenant] = Usage(refusals={})
-        return usage
+    def _new(self, tenant: str) -> Usage:
+        """Give the row of a tenant that has none."""
+        if len(self._used) >= self._most:
+            tenant = OTHERS
+        return self._used.setdefault(tenant, Usage(refusals={}))
 
 
 def added(one: Usage, other: Usage) -> Usage:

@@ -88,7 +88,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         turn_limit_s: most CPU seconds that one turn may use before it counts as blocking.
     """
 
-    def __init__(self, *, turn_limit_s: float = 2.0) -> None:
+    def __init__(self, *, turn_limit_s: float = 6.0) -> None:
         self._virtual = _JumpingSelector(turn_limit_s)
         super().__init__(self._virtual)
 

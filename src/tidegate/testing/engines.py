@@ -61,7 +61,7 @@ class EngineServer:
         Raises:
             OSError: no answer within 10 s, or one with a status of 400 and above.
         """
-        with urllib.request.urlopen(self.url + path, timeout=10) as response:  # noqa: S310 - our own url
+        with urllib.request.urlopen(self.url + path, timeout=40) as response:  # noqa: S310 - our own url
             body: bytes = response.read()
             return body
 

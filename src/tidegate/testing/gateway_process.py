@@ -78,7 +78,7 @@ class GatewayProcess:
         return line[len(start) :].strip()
 
     def _get(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.control + path, timeout=10) as response:  # noqa: S310 - our own url
+        with urllib.request.urlopen(self.control + path, timeout=40) as response:  # noqa: S310 - our own url
             body: bytes = response.read()
             return body
 

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
-_START_S = 15.0
+_START_S = 40.0
 _STOP_S = 5.0
 
 
@@ -22,7 +23,7 @@ def engine_process(**options: object) -> Iterator[str]:
         options: command line options by name, ``max_sequences=8`` for ``--max-sequences 8``.
 
     Raises:
-        RuntimeError: it ended, or said no address within 15 s; its last words are in the message.
+        RuntimeError: it ended, or said no address within 40 s; its last words are in the message.
     """
     arguments = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "tidegate", "engine", "--listen", "127.0.0.1:0", *arguments]
@@ -43,12 +44,7 @@ def running(command: list[str], environ: dict[str, str] | None = None) -> Iterat
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -76,3 +72,13 @@ def wait_for_line(process: subprocess.Popen[bytes], start: str, *, timeout_s: fl
             if not data:
                 break
     raise RuntimeError(f"{' '.join(process.args)}: expected a line {start!r}, got {seen.decode(errors='replace')!r}")  # type: ignore[arg-type]
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ask a process to stop, and stop it by force if it has not obeyed within 5 s."""
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -31,8 +31,9 @@ _BAND = 1_000_000  # a request's number is its band times this, and a count
 
 @dataclass(slots=True, frozen=True)
 class Told:
-    """One answer. Times in seconds; ``at`` of the monotonic clock, when it was sent."""
+    """One answer. Times in seconds; ``at`` of the monotonic clock, when it was sent; ``row`` is its number."""
 
+    row: int
     band: int
     gateway: int
     at: float
@@ -145,18 +146,23 @@ class Pool:
         while True:
             due += rng.expovariate(rate)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task = asyncio.ensure_future(self.send(gateway, band, key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.start(gateway, band, key)
+
+    def start(self, gateway: int, band: int, key: str = "") -> None:
+        """Send one request, and let it go on by itself."""
+        task = asyncio.ensure_future(self.send(gateway, band, key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def send(self, gateway: int, band: int, key: str = "") -> None:
         """Send one request, and note how it fared."""
         self._numbers[band] += 1
+        row = band * _BAND + self._numbers[band]
         body = json.dumps(
             {
                 "model": "raw",
                 "max_tokens": 8,
-                "messages": [{"role": "user", "content": f"row {band * _BAND + self._numbers[band]}"}],
+                "messages": [{"role": "user", "content": f"row {row}"}],
             }
         ).encode()
         target = urlsplit(self.gateways[gateway].url)
@@ -174,7 +180,7 @@ class Pool:
         except (OSError, EOFError, ValueError):
             self.failed += 1
             return
-        self.told.append(Told(band, gateway, at, time.monotonic() - at, wait_s, status))
+        self.told.append(Told(row, band, gateway, at, time.monotonic() - at, wait_s, status))
 
     async def _exchange(self, gateway: int, port: int, head: bytes, body: bytes) -> tuple[int, float]:
         idle = self._idle.setdefault(gateway, [])
@@ -215,8 +221,8 @@ class Pool:
 
     def running(self, since: float, until: float) -> tuple[int, float]:
         """Return the most that ran at once in a time, and the part of the seats that was used."""
-        starts = [each.at for each in self.engine.asked() if each.at < until]
-        events = sorted([(at, 1) for at in starts] + [(at + self.hold_s, -1) for at in starts])
+        events = [(each.at, 1) for each in self.engine.asked()] + [(each.at, -1) for each in self.engine.ended()]
+        events = [*sorted(each for each in events if each[0] < until), (until, 0)]
         now = most = 0
         used = last = 0.0
         for at, step in events:

@@ -2,8 +2,9 @@
 
 import { attribute, fill, h, shown, text } from "./dom.js";
 import { count, seconds } from "./figures.js";
+import { inChinese } from "./refused-zh.js";
 import { api, readOnlyReason } from "./session.js";
-import { t } from "./words.js";
+import { current, t } from "./words.js";
 
 const GLOBAL = ["discipline", "overtake_cap", "queue_capacity"];
 const OF_BANDS = ["weight", "aging_per_ms", "share", "floor", "ceiling", "reserve", "kv_watermark", "kv_resume", "capacity", "ttl", "promote_after", "ttft_slo"];
@@ -169,9 +170,10 @@ export class Knobs {
     const rest = [];
     for (const problem of problems) {
       const field = this.fields.get(problem.field);
-      const words = problem.message.replace(`${problem.field}: `, "");
+      const chinese = current() === "zh" ? inChinese(problem) : null;
+      const words = chinese ?? problem.message.replace(`${problem.field}: `, "");
       if (field === undefined) {
-        rest.push(problem.message);
+        rest.push(chinese === null ? problem.message : `${problem.field}：${chinese}`);
         continue;
       }
       text(field.error, field.error.textContent ? `${field.error.textContent}; ${words}` : words);

@@ -43,7 +43,7 @@ export class Lists {
   }
 
   show(numbers) {
-    this.showBackends(numbers.backends);
+    this.showBackends(numbers);
     this.showPools(numbers);
     this.showReplicas(numbers);
     this.showTenants(numbers.tenants);
@@ -51,14 +51,14 @@ export class Lists {
     this.showJobs(numbers.jobs);
   }
 
-  showBackends(rows) {
+  showBackends({ backends: rows, waste }) {
     const quotas = rows.some((row) => row.budget !== null);
     put(this.backends, [["backend", "text"], ["state"], ["seats", "num"], ["kv", "num"], ["engine", "num"], ...(quotas ? [["budget", "num"]] : [])],
       rows.map((row) => [
         row.name, state(row), `${row.running} / ${row.seats}`, row.kv_free === null ? NONE : percent(Math.max(0, row.kv_free)),
         row.engine_running === null ? NONE : `${row.engine_running} +${row.engine_waiting ?? NONE}`,
         ...(quotas ? [percent(row.budget)] : []),
-      ]), NONE);
+      ]), NONE, wasted(waste));
   }
 
   showPools({ pools, bands }) {
@@ -70,16 +70,20 @@ export class Lists {
 
   /** Gateways that share the pools; hidden while this one is alone and is not meant to be. */
   showReplicas({ replicas, bands }) {
-    const shown = replicas !== null && (replicas.number > 1 || replicas.degraded);
+    const shown = replicas !== null && (replicas.number > 1 || replicas.degraded || replicas.differs.length > 0);
     this.replicas.element.hidden = !shown;
     if (!shown) return;
-    const degraded = replicas.degraded ? h("p", { class: "tag down bad", id: "replicas-degraded" }, t("replicas_degraded")) : null;
+    const trouble = [
+      ...(replicas.degraded ? [h("p", { class: "tag down bad", id: "replicas-degraded" }, t("replicas_degraded"))] : []),
+      ...(replicas.rows.some((row) => row.same_name) ? [h("p", { class: "tag down bad", id: "replicas-same-name" }, t("replicas_same_name"))] : []),
+      ...replicas.differs.map((pool) => h("p", { class: "tag down warn replicas-differ" }, differing(pool))),
+    ];
     put(this.replicas, [["replica", "text"], ["state"], ["seats", "num"], ...bands.map(() => [null, "num"])],
       replicas.rows.map((row) => [
         row.name,
-        row.lost ? tag("down bad", t("lost", { n: seconds(Math.floor(row.seen_s)) })) : tag("up good", t(row.name === replicas.own ? "this_one" : "up")), row.seats,
+        replicaState(row), row.seats,
         ...row.waiting.map((depth, index) => `${bands[index]?.name} ${count(depth)}`),
-      ]), NONE, degraded);
+      ]), NONE, trouble.length ? h("div", {}, ...trouble) : null);
   }
 
   showTenants({ tokens, refused }) {
@@ -108,6 +112,26 @@ export class Lists {
       h("span", { class: "soft" }, ` · ${t("rows_waiting", { n: count(jobs.waiting) })}`));
     return put(this.jobs, [["batch", "text"], ["tenant", "text"], ["band"], ["progress", "num"]], rows, t("no_jobs"), dead);
   }
+}
+
+/** What the engines computed for nothing; of its causes the line shows the first two, what hovers over it all. */
+function wasted({ tokens, part, causes }) {
+  const words = Object.entries(causes).map(([cause, number]) => `${t(`cause_${cause}`)} ${count(number)}`);
+  const say = (some) => (tokens ? t("wasted", { part: percent(part, 2), causes: some.join(t("comma")) }) : t("wasted_none"));
+  return h("p", { id: "waste", class: "soft", title: say(words) }, say(words.slice(0, 2)));
+}
+
+function replicaState(row) {
+  if (row.lost) return tag("down bad", t("lost", { n: seconds(Math.floor(row.seen_s)) }));
+  if (row.same_name) return tag("down bad", t("same_name"));
+  if (row.differs) return tag("old warn", t("differs"));
+  return tag("up good", t(row.own ? "this_one" : "up"));
+}
+
+/** How this gateway's file differs from the one whose backends the pool deals. */
+function differing(pool) {
+  const parts = ["not_dealt", "unknown", "seats"].filter((key) => pool[key].length);
+  return t("differing", { pool: pool.pool, what: parts.map((key) => t(`differing_${key}`, { names: pool[key].join(t("comma")) })).join(t("comma")) });
 }
 
 function ago(age) {
