@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all test-compiled test-lowest test-engines check check-core-coverage format bench bench-peers scenarios-rewrite clean
+.PHONY: help install dev demo test test-all test-slow test-bench test-compiled test-lowest test-engines check check-core-coverage format bench bench-peers scenarios-rewrite clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 22
@@ -36,9 +36,12 @@ demo: $(STAMP) ## Run the main job: overload through FIFO, then through tidegate
 test: $(DEV_STAMP) ## Quick tests: no services, about a minute on two cores
 	$(BIN)/python -m pytest -n 2 -m "not slow and not bench and not services and not engines"
 
-test-all: $(DEV_STAMP) ## Everything: end-to-end, services, benches
-	$(MAKE) check-core-coverage
+test-all: check-core-coverage test-slow test-bench ## Everything beyond the quick tests: end-to-end, services, benches
+
+test-slow: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n 3 -m "(slow or services) and not bench"
+
+test-bench: $(DEV_STAMP)
 	$(BIN)/python -m pytest -m "bench"
 
 COMPILED := build/compiled
