@@ -12,6 +12,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
+from tidegate.cli._asking import error_message, opener, why
 from tidegate.cli._output import FAILED, INVALID
 from tidegate.config import ExpectedError, parse_root_url
 
@@ -45,7 +46,7 @@ class ControlPort:
         except ExpectedError as error:
             raise UnansweredError(f"--url: {error}", INVALID) from None
         self._token = os.environ.get(token_env)
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+        self._opener = opener()
 
     @contextmanager
     def open(self, path: str, body: dict[str, Any] | None = None) -> Iterator[HTTPResponse]:
@@ -63,10 +64,9 @@ class ControlPort:
             with self._opener.open(request, timeout=TIMEOUT_S) as response:
                 yield response
         except urllib.error.HTTPError as error:
-            raise UnansweredError(_message(error), INVALID if error.code == 400 else FAILED) from None
+            raise UnansweredError(error_message(error), INVALID if error.code == 400 else FAILED) from None
         except (OSError, HTTPException, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            raise UnansweredError(f"no answer from {urlsplit(self._root).netloc}: {why}") from None
+            raise UnansweredError(f"no answer from {urlsplit(self._root).netloc}: {why(error)}") from None
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask and return the JSON answer.
@@ -77,17 +77,3 @@ class ControlPort:
         with self.open(path, body) as response:
             answer: dict[str, Any] = json.load(response)
             return answer
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A control port sends nobody elsewhere, and a token goes nowhere else."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the gateway answered {error.code}"

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from tidegate.cli._asking import error_message, opener, why
 from tidegate.cli._output import FAILED, INVALID
 from tidegate.config import ExpectedError, parse_root_url
 
@@ -32,7 +33,7 @@ class Server:
         except ExpectedError as error:
             end(f"--url: {error}", INVALID)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, _Http, _Https)
+        self._opener = opener(_Http, _Https)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask for JSON."""
@@ -64,10 +65,9 @@ class Server:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 yield answer
         except urllib.error.HTTPError as error:
-            end(f"tidegate jobs: {_message(error)}", INVALID if error.code == 400 else FAILED)
+            end(f"tidegate jobs: {error_message(error)}", INVALID if error.code == 400 else FAILED)
         except (OSError, HTTPException, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            end(f"tidegate jobs: no answer from {urlsplit(self._root).netloc}: {why}", FAILED)
+            end(f"tidegate jobs: no answer from {urlsplit(self._root).netloc}: {why(error)}", FAILED)
 
 
 class Form:
@@ -115,20 +115,6 @@ class _Http(urllib.request.HTTPHandler):
 class _Https(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
         return self.do_open(_HearsTls, req)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A gateway sends nobody elsewhere, and a key goes nowhere else."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the gateway answered {error.code}"
 
 
 def end(message: str, status: int) -> NoReturn:
