@@ -1,4 +1,4 @@
-"""What every handle on a ledger does alike: it keeps the newest configuration for a store that loses its own.
+"""What every handle on a ledger does alike: it listens, and keeps the newest configuration for a store that loses it.
 
 A store may be wiped, or come back as an older copy. Whoever reports next puts in force what it knows; if that is not
 the newest, a replica that knows better notices by the version in its next reply.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
 
 from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_protocol import LedgerUnavailable, PoolConfig, Reply, Report
+from tidegate.stores.ledger_protocol import LedgerUnavailable, Lost, News, PoolConfig, Reply, Report, Subscribed
 
 CALL_S: Final = 2.0
 """The longest that any call takes, seconds; callers set shorter limits of their own."""
@@ -53,11 +53,46 @@ class NoConfigurationError(LedgerUnavailable):
     """The store has none for this pool."""
 
 
+class LedgerSubscription(ABC):
+    """Hears what a ledger pushes, over a connection of its own, made again whenever it breaks or falls silent."""
+
+    def __init__(self, listener: Callable[[News], None]) -> None:
+        self._listener = listener
+        self._subscribed = False
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """End it; the listener is not told."""
+        await end(self.task)
+
+    @abstractmethod
+    async def _hear(self) -> None:
+        """Connect and ``_tell`` what comes, ``Subscribed`` first, until the connection breaks."""
+
+    def _tell(self, news: News) -> None:
+        self._subscribed = self._subscribed or isinstance(news, Subscribed)
+        self._listener(news)
+
+    async def _run(self) -> None:
+        pause_s = RECONNECT_S
+        while True:
+            self._subscribed = False
+            with survived(type(self).__name__, StoreError, OSError, EOFError):
+                await self._hear()
+            if self._subscribed:
+                pause_s = RECONNECT_S
+                with survived(type(self).__name__):
+                    self._listener(Lost())
+            await asyncio.sleep(pause_s)
+            pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
+
+
 class LedgerHandle(ABC):
     """A handle on the ledger of one pool somewhere else."""
 
     def __init__(self) -> None:
         self.known: PoolConfig | None = None
+        self._subscriptions: set[LedgerSubscription] = set()
 
     @abstractmethod
     async def _configuration(self) -> PoolConfig | None: ...
@@ -67,6 +102,21 @@ class LedgerHandle(ABC):
 
     @abstractmethod
     async def _turn(self, replica: str, report: Report) -> Reply: ...
+
+    @abstractmethod
+    def _subscription(self, replica: str, listener: Callable[[News], None]) -> LedgerSubscription: ...
+
+    def subscribe(self, replica: str, listener: Callable[[News], None]) -> LedgerSubscription:
+        """Have grants pushed."""
+        subscription = self._subscription(replica, listener)
+        self._subscriptions.add(subscription)
+        subscription.task.add_done_callback(lambda _: self._subscriptions.discard(subscription))
+        return subscription
+
+    async def close(self) -> None:
+        """End its subscriptions."""
+        for subscription in list(self._subscriptions):
+            await subscription.close()
 
     async def configuration(self) -> PoolConfig | None:
         """Return the configuration in force."""

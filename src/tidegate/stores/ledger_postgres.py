@@ -155,7 +155,6 @@ class PostgresLedger(LedgerHandle):
         self._store, self._pool = store, pool
         self._key = _number("pool", pool)
         self._rules: tuple[int, Rules] | None = None  # and the revision they are of
-        self._subscriptions: set[PostgresSubscription] = set()
         self._load = (
             f"BEGIN; SELECT pg_advisory_xact_lock({self._key}); "
             f"EXECUTE tg_pool ({self._key}); EXECUTE tg_replicas ({self._key})"
@@ -325,17 +324,8 @@ class PostgresLedger(LedgerHandle):
         parts.append("COMMIT")
         await connection.execute("; ".join(parts).encode())
 
-    def subscribe(self, replica: str, listener: Callable[[News], None]) -> PostgresSubscription:
-        """Have grants pushed."""
-        subscription = PostgresSubscription(self._store.url, self.listener(replica), listener)
-        self._subscriptions.add(subscription)
-        subscription.task.add_done_callback(lambda _: self._subscriptions.discard(subscription))
-        return subscription
-
-    async def close(self) -> None:
-        """End its subscriptions."""
-        for subscription in list(self._subscriptions):
-            await subscription.close()
+    def _subscription(self, replica: str, listener: Callable[[News], None]) -> PostgresSubscription:
+        return PostgresSubscription(self._store.url, self.listener(replica), listener)
 
 
 class _Pool:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import CALL_S, RECONNECT_LONGEST_S, RECONNECT_S, end, survived
-from tidegate.stores.ledger_protocol import LedgerUnavailable, Lost, News, Pushed, Subscribed
+from tidegate.stores.ledger_handle import CALL_S, LedgerSubscription
+from tidegate.stores.ledger_protocol import LedgerUnavailable, News, Pushed, Subscribed
 
 try:
     import psycopg
@@ -83,35 +83,23 @@ def channel(number: int) -> str:
     return f"tidegate_{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
-class PostgresSubscription:
-    """A listening connection, made again whenever it breaks or falls silent."""
+class PostgresSubscription(LedgerSubscription):
+    """A listening connection; see ``LedgerSubscription``."""
 
     def __init__(self, url: str, number: int, listener: Callable[[News], None]) -> None:
-        self._url, self._number, self._listener = url, number, listener
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        super().__init__(listener)
+        self._url, self._number = url, number
 
-    async def close(self) -> None:
-        """End it."""
-        await end(self.task)
-
-    async def _run(self) -> None:
-        pause_s = RECONNECT_S
-        while True:
-            with survived("listening to PostgreSQL", StoreError, psycopg.Error, OSError):
-                connection = await connect(self._url)
-                try:
-                    await self._bounded(connection, f"LISTEN {channel(self._number)}")
-                    await self._bounded(connection, f"SELECT pg_advisory_lock_shared({self._number})")
-                    pause_s = RECONNECT_S
-                    self._listener(Subscribed())
-                    try:
-                        await self._listen(connection)
-                    finally:
-                        self._listener(Lost())
-                finally:
-                    await connection.close()
-            await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
+    async def _hear(self) -> None:
+        connection = await connect(self._url)
+        try:
+            with translated():
+                await self._bounded(connection, f"LISTEN {channel(self._number)}")
+                await self._bounded(connection, f"SELECT pg_advisory_lock_shared({self._number})")
+                self._tell(Subscribed())
+                await self._listen(connection)
+        finally:
+            await connection.close()
 
     async def _bounded(self, connection: psycopg.AsyncConnection[Any], sql: str) -> None:
         task = asyncio.get_running_loop().create_task(connection.execute(sql.encode()))
@@ -121,5 +109,5 @@ class PostgresSubscription:
         while True:
             async for notice in connection.notifies(timeout=_ASK_S):
                 with contextlib.suppress(ValueError, msgspec.MsgspecError):  # none of ours
-                    self._listener(msgspec.msgpack.decode(base64.b64decode(notice.payload), type=Pushed))
+                    self._tell(msgspec.msgpack.decode(base64.b64decode(notice.payload), type=Pushed))
             await self._bounded(connection, "SELECT 1")  # silence must not be a broken line

@@ -22,18 +22,15 @@ from msgspec import Raw, Struct
 from tidegate.stores.errors import StoreError
 from tidegate.stores.ledger_handle import (
     CALL_S,
-    RECONNECT_LONGEST_S,
-    RECONNECT_S,
     LedgerHandle,
+    LedgerSubscription,
     NoConfigurationError,
-    end,
     survived,
 )
 from tidegate.stores.ledger_memory import MemoryLedgerStore, MemorySubscription
 from tidegate.stores.ledger_protocol import (
     LedgerConflict,
     LedgerUnavailable,
-    Lost,
     News,
     PoolConfig,
     PoolView,
@@ -277,7 +274,6 @@ class SocketLedger(LedgerHandle):
     def __init__(self, store: SocketLedgerStore, pool: str) -> None:
         super().__init__()
         self._store, self._pool = store, pool
-        self._subscriptions: set[SocketSubscription] = set()
 
     async def _configuration(self) -> PoolConfig | None:
         raw = await self._store.ask("configuration", self._pool)
@@ -297,54 +293,28 @@ class SocketLedger(LedgerHandle):
         """Return the whole pool."""
         return msgspec.msgpack.decode(await self._store.ask("view", self._pool), type=PoolView | None)
 
-    def subscribe(self, replica: str, listener: Callable[[News], None]) -> SocketSubscription:
-        """Have grants pushed."""
-        subscription = SocketSubscription(self._store.connect, self._pool, replica, listener)
-        self._subscriptions.add(subscription)
-        subscription.task.add_done_callback(lambda _: self._subscriptions.discard(subscription))
-        return subscription
-
-    async def close(self) -> None:
-        """End its subscriptions."""
-        for subscription in list(self._subscriptions):
-            await subscription.close()
+    def _subscription(self, replica: str, listener: Callable[[News], None]) -> SocketSubscription:
+        return SocketSubscription(self._store.connect, self._pool, replica, listener)
 
 
 _Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
-class SocketSubscription:
-    """A connection that only listens, made again whenever it breaks."""
+class SocketSubscription(LedgerSubscription):
+    """See ``LedgerSubscription``."""
 
     def __init__(self, connect: _Connect, pool: str, replica: str, listener: Callable[[News], None]) -> None:
-        self._connect, self._listener = connect, listener
+        super().__init__(listener)
+        self._connect = connect
         self._ask = _Ask(0, "subscribe", pool, replica, _NOTHING)
-        self.task = asyncio.get_running_loop().create_task(self._run())
 
-    async def close(self) -> None:
-        """End it."""
-        await end(self.task)
-
-    async def _run(self) -> None:
-        pause_s = RECONNECT_S
-        while True:
-            with survived("listening to the ledger", LedgerUnavailable):
-                reader, writer = await self._connect()
-                try:
-                    _write(writer, self._ask)
-                    pause_s = RECONNECT_S
-                    await self._listen(reader)
-                finally:
-                    writer.close()
-            await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        subscribed = False
-        with contextlib.suppress(OSError, EOFError, msgspec.MsgspecError):
-            while True:
-                pushed = msgspec.msgpack.decode(_answers.decode(await _read(reader)).body, type=Pushed | None)
-                subscribed = True
-                self._listener(Subscribed() if pushed is None else pushed)
-        if subscribed:
-            self._listener(Lost())
+    async def _hear(self) -> None:
+        reader, writer = await self._connect()
+        try:
+            _write(writer, self._ask)
+            with contextlib.suppress(msgspec.MsgspecError):  # not of this release
+                while True:
+                    pushed = msgspec.msgpack.decode(_answers.decode(await _read(reader)).body, type=Pushed | None)
+                    self._tell(Subscribed() if pushed is None else pushed)
+        finally:
+            writer.close()

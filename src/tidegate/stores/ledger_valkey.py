@@ -8,7 +8,6 @@ slot, so a cluster spreads pools, not parts of a pool. Nothing needs to be kept 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import hashlib
@@ -19,19 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tidegate.stores.errors import StoreError
-from tidegate.stores.ledger_handle import (
-    RECONNECT_LONGEST_S,
-    RECONNECT_S,
-    LedgerHandle,
-    NoConfigurationError,
-    end,
-    survived,
-)
+from tidegate.stores.ledger_handle import LedgerHandle, LedgerSubscription, NoConfigurationError
 from tidegate.stores.ledger_protocol import (
     LedgerConflict,
-    LedgerUnavailable,
-    Lost,
     News,
     PoolConfig,
     PoolView,
@@ -93,7 +82,6 @@ class ValkeyLedger(LedgerHandle):
         self._tag = tag
         self._document = f"{tag}:document"
         self.library = library()
-        self._subscriptions: set[ValkeySubscription] = set()
 
     def keys(self) -> list[str]:
         """Return all keys of the pool, in the order in which the function takes them, for as many bands as may be."""
@@ -159,48 +147,25 @@ class ValkeyLedger(LedgerHandle):
                     raise NoConfigurationError("ledger: the pool has no configuration yet") from None
                 raise
 
-    def subscribe(self, replica: str, listener: Callable[[News], None]) -> ValkeySubscription:
-        """Have grants pushed."""
-        subscription = ValkeySubscription(self._link, self._document, f"{self._tag}:to:{replica}", listener)
-        self._subscriptions.add(subscription)
-        subscription.task.add_done_callback(lambda _: self._subscriptions.discard(subscription))
-        return subscription
-
-    async def close(self) -> None:
-        """End its subscriptions."""
-        for subscription in list(self._subscriptions):
-            await subscription.close()
+    def _subscription(self, replica: str, listener: Callable[[News], None]) -> ValkeySubscription:
+        return ValkeySubscription(self._link, self._document, f"{self._tag}:to:{replica}", listener)
 
 
-class ValkeySubscription:
-    """One channel on a connection of its own, made again whenever it breaks or falls silent."""
+class ValkeySubscription(LedgerSubscription):
+    """One channel; see ``LedgerSubscription``."""
 
     def __init__(self, link: Link, key: str, channel: str, listener: Callable[[News], None]) -> None:
-        self._link, self._key, self._channel, self._listener = link, key, channel, listener
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        super().__init__(listener)
+        self._link, self._key, self._channel = link, key, channel
 
-    async def close(self) -> None:
-        """End it."""
-        await end(self.task)
-
-    async def _run(self) -> None:
-        pause_s = RECONNECT_S
-        while True:
-            subscribed = False
-            with survived("listening to Valkey", LedgerUnavailable, StoreError):
-                async with self._link.listen(self._key, self._channel, every_s=_PING_S) as messages:
-                    async for message in messages:
-                        if message is None:
-                            subscribed, pause_s = True, RECONNECT_S
-                            self._listener(Subscribed())
-                        else:
-                            with contextlib.suppress(msgspec.MsgspecError):  # none of ours
-                                self._listener(_pushed.decode(message))
-            if subscribed:
-                with survived("hearing Valkey"):
-                    self._listener(Lost())
-            await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_LONGEST_S, 2 * pause_s)
+    async def _hear(self) -> None:
+        async with self._link.listen(self._key, self._channel, every_s=_PING_S) as messages:
+            async for message in messages:
+                if message is None:
+                    self._tell(Subscribed())
+                else:
+                    with contextlib.suppress(msgspec.MsgspecError):  # none of ours
+                        self._tell(_pushed.decode(message))
 
 
 def _view(raw: Any, config: PoolConfig) -> PoolView:
