@@ -93,3 +93,17 @@ def test_decide_is_choose_and_commit(seed: int) -> None:
         assert quick.decide(bids, held, None, shut) == chosen
         assert quick.credit == plain.credit
         assert quick.gap == [gap if period else 0 for gap, period in zip(plain.gap, plain.period, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_band_alone_is_settled_as_any(seed: int) -> None:
+    rng = random.Random(seed)
+    floors = [Fraction(rng.choice([0, 1]), rng.randint(3, 9)) for _ in range(2)]
+    quick, plain = QuickBetween(floors, sum(floors, Fraction(0))), QuickBetween(floors, sum(floors, Fraction(0)))
+    for _ in range(500):
+        band = rng.randrange(2)
+        if rng.random() < 0.7:
+            assert plain.settle(band, -1, plain.others[band]) == (band, quick.alone(band))
+        else:
+            assert quick.settle(0, band, 0) == plain.settle(0, band, 0)
+        assert (quick.gap, quick.credit) == (plain.gap, plain.credit)

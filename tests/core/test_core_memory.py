@@ -254,8 +254,19 @@ def test_waits_leave_nothing_behind() -> None:
     scheduler.cancel(0.0, "w1")
     scheduler.cancel(0.0, "w2")
     scheduler.observe(0.0, Waiter("c", "a", 1, "a/job", waiting=False))
-    assert (names._works, names._unknown, names.callers, names.parked) == ({}, {}, {}, {})
+    assert (names.works, names._unknown, names.callers, names.parked) == ({}, {}, {}, {})
     assert scheduler.snapshot(0.0).bands[1].depth == 1  # back in its own band
+
+
+def test_names_that_ended_ten_minutes_ago_go_as_others_end() -> None:
+    scheduler = scheduler_of()
+    names = scheduler._state.names
+    scheduler.release(0.0, 1, Release())
+    for now in (0.0, 1.0, 700.0):
+        (dispatch,) = scheduler.submit(now, Ticket(f"t{now}", "m", 0, "a", name=f"job{now}"))
+        assert isinstance(dispatch, Dispatch)
+        scheduler.release(now, dispatch.lease.id, Release())
+    assert [name for _, name in names._order] == list(names._done) == ["a/job700.0"]
 
 
 def test_a_caller_waits_for_work_that_then_ends() -> None:

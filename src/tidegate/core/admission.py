@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tidegate.core.actions import Action, Reject
 from tidegate.core.claims import claim_of
-from tidegate.core.dependencies import bind, patience, register, unmet
+from tidegate.core.dependencies import appeared, bind, patience, unmet
 from tidegate.core.dispatching import deal, start
 from tidegate.core.fairness import flow_key
 from tidegate.core.forecast import INFINITE, expected_wait
@@ -47,7 +47,8 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
     seating, tenants, waiting, now = pool.seating, state.tenants, state.waiting, state.now
     queue = pool.queues[ticket.band]
     hurried = ticket.ttl_s is not None or ticket.deadline is not None
-    if hurried or queue.screens or seating.gating or tenants.metered:
+    held = queue.screens and (seating.limited or seating.free <= 0)  # else it may have a seat at once
+    if hurried or held or seating.gating or tenants.metered:
         refused = _screen(state, pool, queue, ticket)
         if refused is not None and not _only_observed(state, pool, refused.reason):
             actions.append(refused)
@@ -92,9 +93,12 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
 
 
 def _accept(state: State, entry: Entry, actions: list[Action]) -> None:
-    entry.tenant.charge(state.now, entry.cost)
+    if state.tenants.metered:
+        entry.tenant.charge(state.now, entry.cost)
     if entry.ticket.name:
-        register(state, entry, actions)
+        work = state.names.begin(entry)
+        if work is not None:
+            appeared(state, entry, work, actions)
 
 
 def _park(state: State, queue: BandQueue, ticket: Ticket, pending: list[str] | Reject, actions: list[Action]) -> None:

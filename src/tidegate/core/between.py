@@ -203,6 +203,21 @@ class QuickBetween:
             self._hold_back(gated)
         return chosen, kind
 
+    def alone(self, band: int) -> Turn:
+        """Choose and commit where nothing of any other band may run, and ``band`` may take a turn."""
+        clock, out = self._clock, self.others[band]
+        if clock >= self._soon or out != self._out:
+            choice = self.settle(band, -1, out)
+            assert choice is not None
+            return choice[1]
+        self._clock = clock = clock + 1  # what is left of ``settle`` then
+        if self._period[band]:
+            due_from = self._from
+            self._before[band] = due_from[band]
+            due_from[band] = clock + self._late[band]
+            self._soon = min(due_from)
+        return TURN
+
     def _close(self, out: int, gated: Sequence[int]) -> list[tuple[int, int]]:
         """Return slack and band of those that can run and have less slack than there are floors."""
         return [

@@ -104,12 +104,10 @@ def unsent(state: State, entry: Entry) -> tuple[Reason, str] | None:
     return None if unknown is None else (Reason.DEPENDENCY_FAILED, f"nobody sent {unknown}")
 
 
-def register(state: State, entry: Entry, actions: list[Action]) -> None:
-    """Let an accepted ticket bear its name; those who waited for it to appear lend to it."""
-    work = state.names.begin(entry)
-    if work is not None:
-        settle_work(state, work, actions)
-        state.may_shut_out(entry)  # it was let in for who waits for it, and what is lent may not be enough
+def appeared(state: State, entry: Entry, work: Work, actions: list[Action]) -> None:
+    """Have those lend to an accepted ticket who waited for it to appear: ``work`` is theirs."""
+    settle_work(state, work, actions)
+    state.may_shut_out(entry)  # it was let in for who waits for it, and what is lent may not be enough
 
 
 def call(state: State, signal: Waiter, actions: list[Action]) -> None:

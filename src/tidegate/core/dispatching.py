@@ -57,7 +57,7 @@ def start(state: State, pool: Pool, entry: Entry, kind: Turn, band: int, actions
     actions.append(Dispatch(ticket, lease, pool.barred))
     if ticket.stoppable:
         pool.press.running(number, entry, kind, band)
-    if ticket.name:
+    if state.names.works:
         started(state, entry, actions)
 
 
@@ -117,5 +117,7 @@ def _correct(entry: Entry, release: Release) -> None:
         entry.backend.sensor.finished(work.output_tokens, used_out)
     if over:
         entry.queue.correct(entry.flow, over)
-        entry.tenant.correct(entry.submitted, over)
-        entry.backend.settle(entry, over)
+        if entry.tenant.tokens is not None:
+            entry.tenant.correct(entry.submitted, over)
+        if entry.charged is not None:
+            entry.backend.settle(entry, over)

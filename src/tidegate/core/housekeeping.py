@@ -31,9 +31,7 @@ def sweep(state: State, actions: list[Action]) -> bool:
 
 
 def wakeup(state: State) -> float | None:
-    """Return when ``tick`` is due next, ``None`` for never."""
-    if not state.waiting.total:
-        return None
+    """Return when ``tick`` is due next, ``None`` for never. Something must wait."""
     if state.draining or state.names.restless or state.closing:
         return state.now
     observing = state.policy.observe_only

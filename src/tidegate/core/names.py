@@ -49,18 +49,19 @@ class Names:
         ended: works that have ended, whose waiters are still to be told; without an outcome, there is no such work.
         moved: some work changed its band since seats were last dealt for that.
         restless: there is something to do for ``Scheduler._settle_names``.
+        works: those that somebody waits for, by ticket id.
     """
 
     __slots__ = (
-        "_done", "_live", "_order", "_unknown", "_works",
-        "callers", "doubted", "elsewhere", "ended", "moved", "parked", "restless",
+        "_done", "_live", "_order", "_unknown",
+        "callers", "doubted", "elsewhere", "ended", "moved", "parked", "restless", "works",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._live: dict[str, Entry] = {}
         self._done: dict[str, tuple[float, Outcome]] = {}
         self._order: deque[tuple[float, str]] = deque()
-        self._works: dict[str, Work] = {}  # by ticket id
+        self.works: dict[str, Work] = {}
         self._unknown: dict[str, Work] = {}  # by full name; those that go on elsewhere, too
         self.elsewhere: set[str] = set()
         self.moved = self.restless = False
@@ -100,33 +101,34 @@ class Names:
 
     def work_of(self, entry: Entry) -> Work | None:
         """Return the work of a ticket that somebody waits for."""
-        return self._works.get(entry.ticket.id)
+        return self.works.get(entry.ticket.id)
 
     def work_named(self, name: str) -> Work:
         """Find or make the work of a full name, sent or not."""
         entry = self._live.get(name)
         if entry is None:
             return self._unknown.setdefault(name, Work(name, None))
-        return self._works.setdefault(entry.ticket.id, Work(name, entry))
+        return self.works.setdefault(entry.ticket.id, Work(name, entry))
 
     def begin(self, entry: Entry) -> Work | None:
         """Note that a ticket bears its name from now on; return the work when some waited for it to appear."""
-        name = full_name(entry.ticket, entry.ticket.name)
+        name = entry.called = full_name(entry.ticket, entry.ticket.name)
         self._live[name] = entry
         self._done.pop(name, None)
-        work = self._unknown.pop(name, None)
+        work = self._unknown.pop(name, None) if self._unknown else None
         if work is not None:
             work.entry = entry
-            self._works[entry.ticket.id] = work
+            self.works[entry.ticket.id] = work
         return work
 
     def end(self, entry: Entry, outcome: Outcome, now: float) -> None:
         """Note how a ticket ended."""
-        name = full_name(entry.ticket, entry.ticket.name)
+        name = entry.called
         if self._live.get(name) is entry:
             del self._live[name]
             self._remember(name, outcome, now)
-        self._end(self._works.pop(entry.ticket.id, None), outcome)
+        if self.works:
+            self._end(self.works.pop(entry.ticket.id, None), outcome)
 
     def end_elsewhere(self, name: str, outcome: Outcome | None, now: float) -> None:
         """Note how work outside the scheduler ended; ``None``: there is no such work."""
@@ -137,8 +139,10 @@ class Names:
 
     def _remember(self, name: str, outcome: Outcome, now: float) -> None:
         self._done[name] = (now, outcome)
-        self._order.append((now, name))
-        self._forget(now)
+        order = self._order
+        order.append((now, name))
+        if order[0][0] <= now - REMEMBERED_S or len(order) > MOST_REMEMBERED:
+            self._forget(now)
 
     def _end(self, work: Work | None, outcome: Outcome | None) -> None:
         if work is not None and work.waits:
@@ -147,9 +151,8 @@ class Names:
 
     def replaced(self, entry: Entry, moved: Entry) -> None:
         """Note that a ticket has another entry now."""
-        name = full_name(entry.ticket, entry.ticket.name)
-        if self._live.get(name) is entry:
-            self._live[name] = moved
+        if self._live.get(entry.called) is entry:
+            self._live[entry.called] = moved
 
     def drop_unawaited(self, work: Work) -> None:
         """Forget a work that nobody waits for any more."""
@@ -159,7 +162,7 @@ class Names:
             if self._unknown.get(work.name) is work:  # one that has ended elsewhere may have a successor
                 del self._unknown[work.name]
         else:
-            self._works.pop(work.entry.ticket.id, None)
+            self.works.pop(work.entry.ticket.id, None)
 
     def _forget(self, now: float) -> None:
         order = self._order

@@ -34,16 +34,25 @@ class Entry:
 
     Attributes:
         before, after: its neighbours among those that wait in its band (see ``waiting``).
+        called: full name that it bears (see ``names``), empty without one.
         begun: a part of its answer is there, so that neither a mode nor a newcomer turns it away.
         returned: it has had a seat before; it waits aside, outside of capacity and displacement.
         state: WAITING, RUNNING or GONE.
     """
 
     __slots__ = (
-        "after", "answer", "arrived", "avoid", "backend", "before", "begun", "charged", "cost", "early", "expires",
-        "flow", "lease", "line", "promoted", "queue", "returned", "seq", "state", "stops", "submitted", "tenant",
-        "ticket",
+        "after", "answer", "arrived", "avoid", "backend", "before", "begun", "called", "charged", "cost", "early",
+        "expires", "flow", "lease", "line", "promoted", "queue", "returned", "seq", "state", "stops", "submitted",
+        "tenant", "ticket",
     )  # fmt: skip
+
+    before: Entry
+    after: Entry
+    flow: Flow
+    queue: BandQueue
+    line: BandList
+    lease: Lease
+    backend: Backend
 
     def __init__(
         self,
@@ -70,20 +79,14 @@ class Entry:
         self.returned = False
         self.avoid: tuple[Backend, ...] = ()  # those that failed it
         self.charged: Slot | None = None  # where its tokens stand in the backend's quota
+        self.called = ""
         self.early = False  # expires before tickets of its band that entered earlier
-        self.before: Entry
-        self.after: Entry
-        self.flow: Flow
-        self.queue: BandQueue
-        self.line: BandList
-        self.lease: Lease
-        self.backend: Backend
 
     def double(self, seq: int, expires: float) -> Entry:
         """Return one to wait in its place, with its past: the old one may lie dead in a line until swept."""
         moved = Entry(self.ticket, self.tenant, seq, self.arrived, self.submitted, expires)
         moved.promoted, moved.avoid, moved.stops = self.promoted, self.avoid, self.stops
-        moved.returned, moved.begun = self.returned, self.begun
+        moved.returned, moved.begun, moved.called = self.returned, self.begun, self.called
         return moved
 
 

@@ -165,10 +165,8 @@ class Pool:
             return None
         if seating.limited and (seating.free <= seating.least_free[band] or seating.taken > seating.most_taken[band]):
             return None  # held: a floor may let it pass
-        choice = self.between.settle(band, -1, self.between.others[band])
-        assert choice is not None
         self.barred = ()
-        return choice[1]
+        return self.between.alone(band)
 
     def rests(self, now: float) -> bool:
         """Say whether there is nothing to do as long as nothing waits anywhere."""

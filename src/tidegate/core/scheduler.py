@@ -92,7 +92,8 @@ class Scheduler:
             pool = take_back(state, entry, release, actions)
         if state.names.restless:  # first those who waited for this one, then the seat
             self._settle_names(actions)
-        deal(state, pool, actions)
+        if state.waiting.total or not pool.rests(now):
+            deal(state, pool, actions)
         if entry.tenant.limit is not None:
             deal_around(state, entry.tenant, actions)
         return actions
@@ -160,7 +161,8 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """Return when ``tick`` is due next, ``None`` for never; ``now`` when more is due already."""
-        return wakeup(self._state)
+        state = self._state
+        return wakeup(state) if state.waiting.total else None
 
     def snapshot(self, now: float) -> Snapshot:
         """Return depths, waits, seats and counts; walks no tickets."""
