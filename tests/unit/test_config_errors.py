@@ -62,6 +62,25 @@ def only(text: str) -> Problem:
             None,
         ),
         ("rules: [{band: p0}]", 2, 9, "rules[0].when", "expected when, it is required", "", None),
+        ("rules: [{when: {path: []}, band: p0}]", 2, 23, "rules[0].when.path", "expected one", "an empty list", None),
+        (
+            "rules: [{when: {path: [/v1/x, v1/y]}, band: p0}]",
+            2,
+            17,
+            "rules[0].when.path",
+            "expected paths that begin with /",
+            "'v1/y'",
+            None,
+        ),
+        (
+            "rules: [{when: {header: {X Y: 1}}, band: p0}]",
+            2,
+            17,
+            "rules[0].when.header",
+            "expected the name of a header",
+            "'x y'",
+            None,
+        ),
         ("tenants: [{name: a, keys: []}]", 2, 27, "tenants[0].keys", "expected at least one", "an empty list", None),
         ("a: 1\na: 2", 3, 1, "a", "expected each key once, it stands on line 2 already", "", None),
     ],
@@ -100,6 +119,8 @@ def test_each_error_has_its_place(
         ("control: {listen: '127.0.0.1:8400'}", 2, "control.listen", "expected another address than gateway"),
         ("policy: {bands: {p0: {reserve: 8}}}", 2, "policy.bands.p0.reserve", "expected at most 7, one less"),
         ("policy: {bands: {p2: {reserve: 1}}}", 2, "policy.bands.p2.reserve", "expected 0, no band is below"),
+        ("policy:\n  bands:\n    p9: {weight: 0}", 4, "policy.bands.p9", "expected a band from p0 (highest) to p7"),
+        ("policy:\n  bands:\n    0: {weight: 0}", 4, "policy.bands.0", "expected a band from p0 (highest) to p7"),
         ("policy:\n  bands:\n    p9: {floor: 0}", 4, "policy.bands.p9", "expected a band from p0 (highest) to p7"),
         ("policy:\n  bands:\n    p4: {floor: 0}", 4, "policy.bands.p4", "expected the bands without a gap, p3"),
         ("policy:\n  bands: {p3: , p4: , p5: , p6: , p7: , p8: }", 3, "policy.bands", "expected at most 8"),
@@ -182,6 +203,14 @@ def test_settings_of_later_versions_are_refused_by_name(monkeypatch: pytest.Monk
     ]
 
 
+def test_one_variable_that_is_not_set_is_one_problem() -> None:
+    problem = only("models: [{name: m, backends: [{url: http://a, api_key: '${NOT_SET}'}]}]")
+    assert (problem.path, problem.expected) == (
+        "models[0].backends[0].api_key",
+        "expected the environment variable 'NOT_SET' to be set",
+    )
+
+
 def test_no_message_shows_a_secret() -> None:
     text = (
         "models: [{name: m, backends: [{url: 'http://u:hunter2@a', api_key: ''}, "
@@ -214,3 +243,12 @@ def test_the_command_line_is_named_as_the_source() -> None:
         ("command line", 0, "gateway.listen"),
     }
     assert str(caught.value.errors[0]).startswith("command line: ")
+
+
+def test_what_belongs_to_a_backend_of_the_command_line_is_not_ignored_without_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, environ={}, engine="vllm", seats=8)
+    assert [str(problem) for problem in caught.value.errors][:2] == [
+        "command line: --engine: expected --backend beside it; for the backends of the file, set engine there",
+        "command line: --seats: expected --backend beside it; for the backends of the file, set seats there",
+    ]

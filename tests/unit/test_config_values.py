@@ -38,6 +38,7 @@ from tidegate.config import values as v
         (v.parse_part, "1.0", Fraction(1)),
         (v.parse_part, Fraction(3, 20), Fraction(3, 20)),
         (v.parse_whole, "20_000", 20000),
+        (v.parse_number, "1_000.5", 1000.5),
         (v.parse_whole, "0", 0),
         (v.parse_number, "1e3", 1000.0),
         (v.parse_number, "0.005", 0.005),
@@ -64,10 +65,10 @@ def test_text_becomes_exactly_its_value(parse: Callable[[object], object], text:
         (v.parse_duration, ["36501d", "99999999999h", f"{'9' * 400}h", 10**400]),
         (v.parse_positive_duration, ["0", "0ms", "-1s"]),
         (v.parse_size, ["", "32Mi", "32 mb", "-1", "0", "0.1B", "1e9", None]),
-        (v.parse_part, ["", "1.1", "-0.1", "101%", "1/0", "2/1", "1e999999999", ".5.", "half", None]),
-        (v.parse_whole, ["", "-1", "1.0", "0755", "0x10", "1e3", "12:30", "9" * 40, None]),
+        (v.parse_part, ["", "1.1", "-0.1", "101%", "1/0", "2/1", "1e999999999", ".5.", "half", "1/٠", "٠", None]),
+        (v.parse_whole, ["", "-1", "1.0", "0755", "0x10", "1e3", "12:30", "9" * 40, "1_", "1__0", "_1", "١", None]),
         (v.parse_positive_whole, ["0"]),
-        (v.parse_number, ["", "-1", "nan", "inf", "1e999", "ten", None]),
+        (v.parse_number, ["", "-1", "nan", "inf", "1e999", "ten", "1__0", "1_.5", "1_e3", None]),
         (v.parse_positive_number, ["0", "0.0"]),
         (v.parse_switch, ["1", "0", "y", "maybe", "", None]),
         (v.parse_text, ["", "a\0b", "\x1b[31m", "x" * 5000, None]),
@@ -147,7 +148,7 @@ def test_a_written_part_is_exact(part: object) -> None:
     assert v.parse_part(f"{part}") == Fraction(str(part))
 
 
-@given(st.text(max_size=40))
+@given(st.text(max_size=40) | st.text("01_./%e٠", max_size=4))
 def test_no_text_makes_a_parser_fail_in_another_way(text: str) -> None:
     for parse in (v.parse_duration, v.parse_size, v.parse_part, v.parse_whole, v.parse_number, v.parse_switch):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
@@ -23,6 +24,7 @@ from tidegate.core import PolicyError
 from tidegate.core.policy import AUTO
 
 _BANDS = [f"p{index}" for index in range(8)]
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 _sound: tuple[object, ...] = (None,)
@@ -100,12 +102,14 @@ def _placed(tree: Map, finding: _Finding) -> Problem:
 
 
 def _bands(settings: Settings) -> Iterator[_Finding]:
-    names = settings.band_names
-    for index, name in enumerate(names):
-        path: Path_ = ("policy", "bands", name)
+    for name in settings.band_names:
         if name not in _BANDS:
+            path: Path_ = ("policy", "bands", name)
             yield path, "expected a band from p0 (highest) to p7", repr(name), nearest(name, _BANDS)
-        elif name != _BANDS[index]:
+    names = [name for name in settings.band_names if name in _BANDS]
+    for index, name in enumerate(names):
+        path = ("policy", "bands", name)
+        if name != _BANDS[index]:
             yield path, f"expected the bands without a gap, {_BANDS[index]} is missing", "", None
         band = settings.policy.bands[name]
         if index and band.floor is None:
@@ -209,6 +213,12 @@ def _rules(settings: Settings) -> Iterator[_Finding]:
         yield from _known((*path, "tenant"), rule.when.tenant or (), tenants)
         if WILDCARD not in models:
             yield from _known((*path, "model"), rule.when.model or (), models)
+        for value in rule.when.path or ():
+            if not value.startswith(("/", "*")):  # no request has it, and the rule would say nothing for ever
+                yield (*path, "path"), "expected paths that begin with /, like /v1/completions", repr(value), None
+        for name in rule.when.header or ():
+            if not _HEADER.fullmatch(name):
+                yield (*path, "header"), "expected the name of a header, like x-scene", repr(name), None
 
 
 def _shed_models(settings: Settings) -> Iterator[_Finding]:

@@ -53,6 +53,16 @@ def load_settings(
         _override(tree, "preset", preset)
     if backend_url is not None:
         _add_backend(tree, problems, url=backend_url, engine=engine or Engine.OPENAI, seats=seats)
+    else:
+        problems += [
+            Problem(
+                f"--{key}",
+                f"expected --backend beside it; for the backends of the file, set {key} there",
+                mark=_COMMAND_LINE,
+            )
+            for key, value in (("engine", engine), ("seats", seats))
+            if value is not None
+        ]
     return settings_of(tree, problems)
 
 

@@ -32,7 +32,8 @@ def build(model: type[_M], tree: Map, problems: list[Problem]) -> _M | None:
         result = None
         if not found and not problems:  # told in pydantic's words rather than not at all
             found = [Problem(dotted(item["loc"]), item["msg"]) for item in error.errors()]
-    problems += found
+    told = {problem.path for problem in problems}  # a variable that is not set left an empty text: that is no news
+    problems += [problem for problem in found if problem.path not in told]
     return None if found else result
 
 

@@ -118,7 +118,7 @@ def describe(node: Node) -> str:
     if isinstance(node, Map):
         return "a mapping"
     if isinstance(node, Seq):
-        return "a list"
+        return "a list" if node.items else "an empty list"
     if node.text is None:
         return "nothing"
     shown = node.raw if len(node.raw) <= 60 else node.raw[:57] + "..."

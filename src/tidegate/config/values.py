@@ -15,12 +15,14 @@ from fractions import Fraction
 from ipaddress import ip_address
 from typing import NamedTuple
 
-_DECIMAL = r"\d{1,15}(?:\.\d{1,12})?"
+_DECIMAL = r"[0-9]{1,15}(?:\.[0-9]{1,12})?"
+_GROUPED = "[+-]?[0-9](?:_?[0-9]){0,17}"
+"""Only what ``int`` and ``float`` read too: ``_`` between two digits, no digits of other scripts."""
 _DURATION = re.compile(rf"({_DECIMAL})\s*(ms|s|min|h|d)?")
 _SIZE = re.compile(rf"({_DECIMAL})\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
-_PART = re.compile(rf"({_DECIMAL})(?:(%)|/(\d{{1,12}}))?")
-_WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
-_NUMBER = re.compile(r"[+-]?\d[\d_]{0,17}(?:\.\d{1,17})?(?:[eE][+-]?\d{1,2})?")
+_PART = re.compile(rf"({_DECIMAL})(?:(%)|/([0-9]{{1,12}}))?")
+_WHOLE = re.compile(_GROUPED)
+_NUMBER = re.compile(rf"{_GROUPED}(?:\.[0-9]{{1,17}})?(?:[eE][+-]?[0-9]{{1,2}})?")
 _DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
