@@ -45,10 +45,12 @@ def may_pass(raw_path: bytes) -> bool:
     """Whether a path that no route knows may be asked of an engine. ``raw_path`` is as it came, without the query.
 
     Only plain paths: what is escaped, doubled or points upwards may be another path to the engine than it is to us.
-    ``/v1/responses/…`` and the like is closed too, because a stored answer may be another tenant's.
+    ``/v1/responses/…`` and the like is closed too, because a stored answer may be another tenant's. Upper and lower
+    case are one here: there are upstreams to which they are.
     """
     if not _PLAIN.fullmatch(raw_path):
         return False
+    raw_path = raw_path.lower()
     first = raw_path.split(b"/")[2]
     below = raw_path.startswith((b"/v1/responses/", b"/v1/chat/completions/", b"/v1/messages/batches"))
     return first not in CLOSED and not below
