@@ -29,6 +29,7 @@ from tidegate.core import (
 )
 from tidegate.core.policy import P0, P1
 from tidegate.telemetry import Recorder
+from tidegate.telemetry.accounts import WindowMax
 
 POLICY = Policy(pools=(PoolSpec("m", (BackendSpec("b", 4),)),))
 _ids = itertools.count()
@@ -270,3 +271,12 @@ def test_what_counting_costs(capsys: pytest.CaptureFixture[str]) -> None:
             f"\nrecorder: {cost_us:.1f} µs per request; exposition: {(process_time() - began) * 1e3:.1f} ms, {size} B\n"
         )
     assert cost_us < 20
+
+
+def test_a_largest_value_is_known_for_as_long_as_its_slot_is_among_the_last() -> None:
+    window = WindowMax(slot_s=10.0, slots=2)
+    for now, value in ((0.0, 3.0), (9.9, 5.0), (9.95, 4.0), (10.0, 1.0), (19.0, 2.0)):
+        window.note(now, value)
+    assert [window.read(now) for now in (19.9, 20.0, 29.9, 30.0)] == [5.0, 2.0, 2.0, 0.0]
+    window.note(31.0, 0.5)
+    assert window.read(31.0) == 0.5

@@ -30,16 +30,16 @@ SLOTS = 4
 class StormWatch:
     """Counts refusals less dispatches over the last ``SLOTS`` slots."""
 
-    __slots__ = ("_balance", "_slot")
+    __slots__ = ("_balance", "_ends", "_place", "_slot")
 
     def __init__(self) -> None:
-        self._slot = 0
+        self._slot = self._place = 0
+        self._ends = SLOT_S
         self._balance = [0] * SLOTS
 
     def dispatched(self, now: float) -> None:
-        slot = int(now / SLOT_S)
-        if slot == self._slot:
-            self._balance[slot % SLOTS] -= 1
+        if now < self._ends:
+            self._balance[self._place] -= 1
         else:
             self._count(now, -1)
 
@@ -56,8 +56,9 @@ class StormWatch:
         if slot != self._slot:
             for passed in range(self._slot + 1, min(slot, self._slot + SLOTS) + 1):
                 self._balance[passed % SLOTS] = 0
-            self._slot = slot
-        self._balance[slot % SLOTS] += value
+            self._slot, self._place = slot, slot % SLOTS
+            self._ends = (slot + 1) * SLOT_S
+        self._balance[self._place] += value
 
 
 class Refuser:

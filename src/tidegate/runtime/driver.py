@@ -31,7 +31,6 @@ from tidegate.core import (
     Policy,
     PolicyError,
     Preempt,
-    Promote,
     Reason,
     Reject,
     Release,
@@ -53,7 +52,8 @@ BATCH = 256
 """Most actions carried out in one turn of the loop; the rest follow in the next (about 1 ms of work each)."""
 MOST_LOOKED_AT = 5000
 """Most waiting tickets that one listing looks at (about 1 ms)."""
-ANSWERS = (Dispatch, Reject, Evict)
+ENDINGS = (Reject, Evict)
+ANSWERS = (Dispatch, *ENDINGS)
 """Actions that end a ticket's wait."""
 FAULT = "the scheduler stopped after an internal fault; see the log of this gateway"
 
@@ -323,7 +323,10 @@ class Driver:
         if not self._working:
             if self._todo:
                 self._work()
-            self._arm()
+            if self._fault is None:
+                wake = self._scheduler.next_wakeup()
+                if wake is not None and wake < self._alarm.at:
+                    self._alarm.set(wake, self._loop)
             if self._drained is not None:
                 self._look_idle(self._drained)
 
@@ -331,25 +334,28 @@ class Driver:
         self._working = True
         todo = self._todo
         try:
-            for _ in range(BATCH):
-                if not todo:
-                    break
-                self._perform(todo.popleft())
+            left = BATCH
+            while todo and left:
+                left -= 1
+                action = todo.popleft()
+                if type(action) is Dispatch:
+                    self._dispatch(action.lease)
+                else:
+                    self._perform(action)
         finally:
-            self._working = bool(todo)
             if todo:
                 self._loop.call_soon(self._work_on)
+            else:
+                self._working = False
 
     def _work_on(self) -> None:
         self._work()
         self._carry_out(())
 
     def _perform(self, action: Action) -> None:
-        if isinstance(action, Dispatch):
-            self._dispatch(action.lease, self._waiters.pop(action.ticket.id, None))
-        elif isinstance(action, Preempt):
+        if isinstance(action, Preempt):
             self._preempt(action)
-        elif not isinstance(action, Promote):
+        elif isinstance(action, ENDINGS):
             self._refuse(action)
 
     def _refuse(self, action: Refusal) -> None:
@@ -361,15 +367,18 @@ class Driver:
         except Exception:  # one waiter's fault must not cost the others their answers
             log.exception("waiter.failed", request_id=action.ticket.id)
 
-    def _dispatch(self, lease: Lease, entry: tuple[Ticket, TicketWaiter] | None) -> None:
+    def _dispatch(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
+        ticket = lease.ticket
+        entry = self._waiters.pop(ticket.id, None)
         if entry is None:
             self.release(lease, Release(Outcome.CANCELLED))
             return
-        if lease.ticket.stoppable and isinstance(entry[1], StoppableWaiter):
-            self._holders[lease.id] = entry[1]
+        waiter = entry[1]
+        if ticket.stoppable and isinstance(waiter, StoppableWaiter):
+            self._holders[lease.id] = waiter
         try:
-            entry[1].dispatched(lease)
+            waiter.dispatched(lease)
         except Exception:  # as above; and its seat must not be lost
             log.exception("waiter.failed", request_id=lease.ticket.id)
             if lease.id in self._leases:
@@ -397,12 +406,6 @@ class Driver:
 
     def _decided(self, ticket_id: str) -> bool:
         return any(action.ticket.id == ticket_id for action in self._todo if isinstance(action, ANSWERS))
-
-    def _arm(self) -> None:
-        if self._fault is None:
-            wake = self._scheduler.next_wakeup()
-            if wake is not None and wake < self._alarm.at:
-                self._alarm.set(wake, self._loop)
 
     def _tick(self, now: float) -> None:
         self._event("tick", now, self._scheduler.tick)

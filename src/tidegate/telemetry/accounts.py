@@ -89,22 +89,23 @@ class FineHistogram(Histogram):
 class WindowMax:
     """The largest value noted in the last ``slots`` slots of ``slot_s`` seconds each."""
 
-    __slots__ = ("_maxima", "_newest", "_slot_s", "_slots")
+    __slots__ = ("_ends", "_largest", "_maxima", "_slot_s", "_slots")
 
     def __init__(self, *, slot_s: float, slots: int) -> None:
         self._slot_s = slot_s
         self._slots = slots
-        self._newest = 0
+        self._ends = self._largest = 0.0  # end of the newest slot, and the largest in it
         self._maxima: deque[tuple[int, float]] = deque()  # (slot, largest in it), oldest slot first
 
     def note(self, now: float, value: float) -> None:
-        slot = int(now / self._slot_s)
-        maxima = self._maxima
-        if maxima and maxima[-1][0] >= slot:
-            if value > maxima[-1][1]:
-                maxima[-1] = (maxima[-1][0], value)
+        if now < self._ends:
+            if value > self._largest:
+                self._largest = value
+                self._maxima[-1] = (self._maxima[-1][0], value)
             return
-        maxima.append((slot, value))
+        slot = int(now / self._slot_s)
+        self._ends, self._largest = (slot + 1) * self._slot_s, value
+        self._maxima.append((slot, value))
         self._forget(slot)
 
     def read(self, now: float) -> float:

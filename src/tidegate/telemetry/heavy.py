@@ -45,11 +45,12 @@ class Heavy:
 class RecentHeavy:
     """Amounts by name in the last ``SLOTS`` slots of ``SLOT_S`` seconds with the running one: at least a minute."""
 
-    __slots__ = ("_closed", "_limit", "_missed_before", "_now", "_sum", "_sum_of", "missed")
+    __slots__ = ("_closed", "_ends", "_limit", "_missed_before", "_now", "_sum", "_sum_of", "missed")
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._now: tuple[int, Heavy] = (0, Heavy(limit))
+        self._ends = SLOT_S
         self._closed: deque[tuple[int, Heavy]] = deque(maxlen=SLOTS - 1)
         self._sum: dict[str, int] = {}
         self._sum_of: tuple[int, ...] = ()
@@ -58,12 +59,12 @@ class RecentHeavy:
 
     def add(self, now: float, name: str, amount: int) -> None:
         """Count ``amount`` for ``name``."""
-        slot = int(now / SLOT_S)
-        if slot != self._now[0]:
-            self._roll(slot)
+        if now >= self._ends:
+            self._roll(int(now / SLOT_S))
         running = self._now[1]
-        if name in running.amounts:
-            running.amounts[name] += amount
+        amounts = running.amounts
+        if name in amounts:
+            amounts[name] += amount
         else:
             running.add(name, amount)
 
@@ -104,3 +105,4 @@ class RecentHeavy:
         if self._now[1].amounts:
             self._closed.append(self._now)
         self._now = (slot, Heavy(self._limit))
+        self._ends = (slot + 1) * SLOT_S

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tidegate.core import Snapshot
     from tidegate.stores.ledger_client import Counts
 
+OVERTAKE = Turn.OVERTAKE
 OTHER = "other"
 NONE = "none"
 _FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
@@ -164,8 +165,8 @@ class Recorder:
             release: outcome, and the tokens used as far as they are known.
             reason: row of the refusal table when the request failed after its dispatch.
         """
-        ticket = lease.ticket
-        band, outcome, held_s = ticket.band, release.outcome, now - lease.started
+        ticket, outcome, held_s = lease.ticket, release.outcome, now - lease.started
+        band, tenant = ticket.band, ticket.tenant
         account = self._bands[band]
         self.running[band, lease.backend] -= 1
         account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
@@ -175,9 +176,21 @@ class Recorder:
         if reason is not None:
             account.refusals[reason] += 1
         read, written = release.input_tokens, release.output_tokens
-        self.usage.ended(ticket.tenant, outcome, reason, input_tokens=read or 0, output_tokens=written or 0)
-        if read is not None or written is not None:
-            self._used(now, account, ticket, read, written, outcome)
+        self.usage.ended(tenant, outcome, reason, input_tokens=read or 0, output_tokens=written or 0)
+        work, used = ticket.work, 0
+        if read is not None:
+            used = read
+            account.input_tokens += read
+            if work.input_tokens:
+                account.input_ratio.observe(read / work.input_tokens)
+        if written is not None:
+            used += written
+            account.output_tokens += written
+            if work.output_tokens and outcome is Outcome.COMPLETED:
+                account.output_ratio.observe(written / work.output_tokens)
+        if used:
+            self.waste.ended(outcome, used)
+            self.tenant_tokens.add(now, tenant, used)
         self.held.note(now, held_s)
 
     def requeued(self, now: float, lease: Lease) -> None:
@@ -247,10 +260,10 @@ class Recorder:
             account.queue_wait.observe(lease.waited_s)
             self.usage.dispatched(ticket.tenant, lease.waited_s)
         self.running[band, lease.backend] += 1
-        turn = self._bands[lease.band]
+        work, turn = ticket.work, self._bands[lease.band]
         turn.dispatched += 1
-        turn.dispatched_tokens += ticket.work.tokens
-        if lease.kind is Turn.OVERTAKE:
+        turn.dispatched_tokens += work.input_tokens + work.output_tokens
+        if lease.kind is OVERTAKE:
             turn.overtakes += 1
 
     def _promoted(self, action: Promote) -> None:
@@ -269,21 +282,3 @@ class Recorder:
         self.usage.ended(ticket.tenant, outcome, action.reason)
         account.refusals[action.reason] += 1
         self.tenant_refusals.add(now, ticket.tenant, 1)
-
-    def _used(
-        self, now: float, account: BandAccount, ticket: Ticket, read: int | None, written: int | None, outcome: Outcome
-    ) -> None:
-        work, used = ticket.work, 0
-        if read is not None:
-            used += read
-            account.input_tokens += read
-            if work.input_tokens:
-                account.input_ratio.observe(read / work.input_tokens)
-        if written is not None:
-            used += written
-            account.output_tokens += written
-            if work.output_tokens and outcome is Outcome.COMPLETED:
-                account.output_ratio.observe(written / work.output_tokens)
-        if used:
-            self.waste.ended(outcome, used)
-            self.tenant_tokens.add(now, ticket.tenant, used)
