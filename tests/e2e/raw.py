@@ -244,11 +244,11 @@ async def gateway(
 async def until(true: Callable[[], bool], *, within_s: float) -> float:
     """Wait until something is true; return the seconds it took. Fails when it has not come true for too long.
 
-    That is twice ``within_s``, for machines that are slow; four times from five seconds on, which say "at all".
+    That is four times ``within_s``, and eight seconds at least: machines stand still for a while at times.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    most_s = within_s * (2 if within_s < 5 else 4)
+    most_s = max(8.0, 4 * within_s)
     while not true():
         assert loop.time() - began < most_s, "it did not come true in time"
         await asyncio.sleep(0.005)

@@ -107,7 +107,7 @@ async def test_a_question_that_waits_is_answered_when_its_gateway_ends(tmp_path:
     async with Upstream(never).running() as upstream, gateway(config(tmp_path, upstream)) as process:
         client = await Client.connect(process.url)
         client.send(method="GET", path="/v1/requests/unknown?wait=30s", headers={"content-length": ""})
-        await asyncio.sleep(0.2)
+        assert (await ask(process.url, method="GET", path="/livez")).status == 200, "what came before has been read"
         process.signal(signal.SIGTERM)
         answer = await client.answer()
         assert (answer.status, answer.error["code"]) == (503, "draining")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from e2e.raw import Upstream, Visit, ask, chat, chunk, gateway, until, whole
+from e2e.raw import Client, Upstream, Visit, ask, chat, chunk, gateway, until, whole
 from tidegate.assembly import Options, build
 from tidegate.config import parse_settings
 from tidegate.testing.processes import running, wait_for_line
@@ -31,15 +31,20 @@ async def test_an_engine_killed_midway_leaves_exactly_one_error_event() -> None:
         url = await asyncio.to_thread(wait_for_line, engine, "listening on ")
         async with gateway(CONFIG.format(model="sim", url=url, seats=4, more="")) as process:
             body = {**chat(stream=True, max_tokens=3000, ignore_eos=True), "model": "sim"}
-            streams = [asyncio.ensure_future(ask(process.url, body)) for _ in range(4)]
-            await until(lambda: process.total("tidegate_running") == 4, within_s=5)
-            await asyncio.sleep(0.3)
+            clients = [await Client.connect(process.url) for _ in range(4)]
+            for client in clients:
+                client.send(body)
+            heads = [await client.head() for client in clients]
+            assert [head.status for head in heads] == [200] * 4
+            streams = [client.pieces(head.headers) for client, head in zip(clients, heads, strict=True)]
+            begun = [await anext(stream) for stream in streams]
             engine.send_signal(signal.SIGKILL)
-            for answer in await asyncio.gather(*streams):
-                assert (answer.status, answer.broken) == (200, False)
-                assert answer.body.count(b'"error"') == 1
-                assert answer.body.count(b'"code":"upstream_error"') == 1
-                assert b"[DONE]" not in answer.body
+            for client, begin, stream in zip(clients, begun, streams, strict=True):
+                rest = b"".join([begin, *[piece async for piece in stream]])
+                client.leave()
+                assert rest.count(b'"error"') == 1
+                assert rest.count(b'"code":"upstream_error"') == 1
+                assert b"[DONE]" not in rest
             assert process.total("tidegate_running") == 0
             assert process.total("tidegate_requests_total", outcome="failed") == 4
             refused = await ask(process.url, {**chat(), "model": "sim"})
@@ -48,9 +53,12 @@ async def test_an_engine_killed_midway_leaves_exactly_one_error_event() -> None:
 
 async def test_shed_work_gets_its_fallback_and_structured_callers_the_error() -> None:
     """One seat of 0.4 s and a target of 1 s: whoever would wait longer than half of it is shed on arrival."""
+    go = asyncio.Event()
 
     async def serve(visit: Visit) -> None:
         await asyncio.sleep(0.4)
+        if len(upstream.visits) > 3:
+            await go.wait()
         visit.answer(whole())
 
     shed = "{shed_hopeless: true, ttft_slo: 1s, shed_answer: fallback, message: {en: Too busy now.}}"
@@ -70,6 +78,7 @@ async def test_shed_work_gets_its_fallback_and_structured_callers_the_error() ->
         assert b"Too busy now." in stream.body
         assert stream.body.endswith(b"data: [DONE]\n\n")
         assert (tools.status, tools.error["code"]) == (429, "load_shed")
+        go.set()
         await asyncio.gather(*busy)
         assert process.total("tidegate_refusals_total", reason="shed") >= 3
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
-import statistics
+import socket
 
 import pytest
 
@@ -24,30 +25,34 @@ def config(upstream: Upstream, *, seats: int, settings: str = "") -> str:
 
 
 async def test_urgent_work_passes_a_backlog() -> None:
-    """60 p2 requests on 4 seats of 250 ms, half a second later 8 p0: every p0 within 1.05 s, everybody answered."""
+    """8 p0 come while 60 p2 wait for 4 seats: theirs are the next seats, but for an overtake; everybody is answered."""
+    free = asyncio.Event()
+    free.set()
 
     async def serve(visit: Visit) -> None:
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.1)
+        await free.wait()
         visit.answer(whole())
 
-    async def one(url: str, band: str) -> tuple[Answer, float]:
-        began = asyncio.get_running_loop().time()
-        answer = await ask(url, chat(), headers={"x-tidegate-band": band})
-        return answer, asyncio.get_running_loop().time() - began
+    async def one(url: str, band: str) -> Answer:
+        return await ask(url, chat(user=band), headers={"x-tidegate-band": band})
 
     settings = "policy: {bands: {p0: {reserve: 0}}}"
     upstream = Upstream(serve)
     async with upstream.running(), gateway(config(upstream, seats=4, settings=settings)) as process:
         low = [asyncio.ensure_future(one(process.url, "p2")) for _ in range(60)]
-        await asyncio.sleep(0.5)
+        await until(lambda: len(upstream.visits) >= 8, within_s=5)
+        free.clear()
         high = [asyncio.ensure_future(one(process.url, "p0")) for _ in range(8)]
-        urgent, rest = await asyncio.gather(*high), await asyncio.gather(*low)
-        assert {answer.status for answer, _ in (*urgent, *rest)} == {200}
+        await until(lambda: process.total("tidegate_queue_depth", band="p0") == 8, within_s=5)
+        before = len(upstream.visits)
+        free.set()
+        answers = [*await asyncio.gather(*high), *await asyncio.gather(*low)]
+        assert {answer.status for answer in answers} == {200}
         assert upstream.most == 4
-        times = [took for _, took in urgent]
-        assert statistics.median(times) < 0.6 + 0.5, "half a second for a busy machine, here and below"
-        assert max(times) < 1.05 + 0.5
-        assert max(took for _, took in rest) < 5 + 2
+        order = [json.loads(visit.body)["user"] for visit in upstream.visits]
+        assert len(order) == 68
+        assert order[before : before + 9].count("p0") == 8
 
 
 async def test_an_automatic_reserve_keeps_p0_from_waiting() -> None:
@@ -114,7 +119,7 @@ async def test_a_request_that_waits_too_long_is_answered_at_its_time() -> None:
         await until(lambda: len(upstream.visits) == 1, within_s=5)
         answer = await ask(process.url, chat(), headers={"x-tidegate-ttl": "300ms"})
         assert (answer.status, answer.error["code"]) == (429, "queue_timeout")
-        assert 295 <= int(answer.headers["x-tidegate-queue-ms"]) < 1300
+        assert 295 <= int(answer.headers["x-tidegate-queue-ms"]) < 10_000
         first.leave()
 
 
@@ -144,7 +149,7 @@ async def test_sigterm_finishes_what_runs_and_answers_what_waits() -> None:
         go.set()
         finished = await running
         assert (finished.body, finished.broken) == (chunk("one") + DONE, False)
-        assert await asyncio.to_thread(process.wait, 5) == 0
+        assert await asyncio.to_thread(process.wait, 30) == 0
 
 
 @pytest.mark.parametrize("hurry", ["second signal", "drain_timeout"])
@@ -162,10 +167,16 @@ async def test_a_stream_that_does_not_end_in_time_is_ended_with_an_error(hurry: 
         await until(lambda: upstream.open == 1, within_s=5)
         process.signal(signal.SIGTERM)
         if hurry == "second signal":
-            await asyncio.sleep(0.2)
+            await until(lambda: deaf(process.url), within_s=5)
             process.signal(signal.SIGTERM)
         answer = await running
         assert answer.body.count(b'"code":"draining"') == 1
         assert (b"[DONE]" in answer.body, answer.broken) == (False, False)
-        assert await asyncio.to_thread(process.wait, 5) == 0
+        assert await asyncio.to_thread(process.wait, 30) == 0
         await until(lambda: upstream.open == 0, within_s=1)
+
+
+def deaf(url: str) -> bool:
+    """Whether nobody listens there any more."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _STOP_S = 2.0
+_HURRY_S = 15.0
 
 
 class GatewayProcess:
@@ -59,8 +60,12 @@ class GatewayProcess:
 
     def requests(self) -> list[dict[str, Any]]:
         """The log lines of finished requests so far (written within a tenth of a second)."""
-        lines = (json.loads(line) for line in self.log.read_text().splitlines())
-        return [line for line in lines if line.get("event") == "request"]
+        return [line for line in self.lines() if line.get("event") == "request"]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All log lines so far but one that is being written just now."""
+        whole = self.log.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
@@ -121,10 +126,11 @@ def gateway_process(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+    """Let what runs end for a moment, then not; a gateway that is busy with its end is not killed in the middle."""
+    for number, patience_s in ((signal.SIGTERM, _STOP_S), (signal.SIGTERM, _HURRY_S), (signal.SIGKILL, None)):
         if process.poll() is None:
             process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_S if number is signal.SIGTERM else None)
+                process.wait(patience_s)
     assert process.stdout is not None
     process.stdout.close()

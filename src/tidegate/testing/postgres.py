@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _USER = "nobody"
-_START_S = 15.0
+_START_S = 40.0
 _STEP_S = 0.01
 
 

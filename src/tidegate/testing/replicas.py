@@ -118,7 +118,7 @@ class Pool:
     _idle: dict[int, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def opened(self, timeout_s: float = 10.0) -> None:
+    async def opened(self, timeout_s: float = 40.0) -> None:
         """Wait until all gateways work on grants."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:

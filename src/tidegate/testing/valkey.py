@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-_START_S = 15.0
+_START_S = 40.0
 _STEP_S = 0.01
 _SLOTS = 16384
 
