@@ -100,8 +100,15 @@ class Answer:
     error: openai.APIError | None = None
 
 
-async def ask(client: openai.AsyncOpenAI, *, tokens: int, band: str = "p1", prompt: str = "tide") -> Answer:
-    """Ask for a stream of exactly so many tokens."""
+async def ask(
+    client: openai.AsyncOpenAI,
+    *,
+    tokens: int,
+    band: str = "p1",
+    prompt: str = "tide",
+    begun: asyncio.Event | None = None,
+) -> Answer:
+    """Ask for a stream of exactly so many tokens; ``begun`` is set by the first piece, or by the end."""
     asked = time.monotonic()
     waited_s = 0.0
     pieces = counted = 0
@@ -119,9 +126,13 @@ async def ask(client: openai.AsyncOpenAI, *, tokens: int, band: str = "p1", prom
         waited_s = int(raw.headers["x-tidegate-queue-ms"]) / 1000
         async for chunk in raw.parse():
             pieces += bool(chunk.choices and chunk.choices[0].delta.content)
+            if begun is not None and pieces:
+                begun.set()
             counted = chunk.usage.completion_tokens if chunk.usage else counted
     except openai.APIError as error:
         failed = error
+    if begun is not None:
+        begun.set()
     return Answer(asked, time.monotonic(), waited_s, pieces, counted, failed)
 
 

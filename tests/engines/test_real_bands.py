@@ -58,8 +58,10 @@ class Trial:
 
 async def trial(target: Target) -> Trial:
     async with target.many() as client:
-        low = [asyncio.create_task(ask(client, tokens=P2_TOKENS, band="p2")) for _ in range(VLLM_SLOTS)]
-        await until(lambda: target.running() == VLLM_SLOTS or any(task.done() for task in low), within_s=180)
+        begun = [asyncio.Event() for _ in range(VLLM_SLOTS)]
+        low = [asyncio.create_task(ask(client, tokens=P2_TOKENS, band="p2", begun=each)) for each in begun]
+        for each in begun:  # each has a slot then; nothing is asked meanwhile that could take the time of their answers
+            await each.wait()
         first_s, tokens = await first_token(client, tokens=20)
         return Trial(first_s, tokens, await asyncio.gather(*low))
 

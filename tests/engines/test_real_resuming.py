@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,11 @@ class Told:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    @property
-    def pause(self) -> tuple[float, str]:
-        """The longest time without a piece, and the text before it."""
-        gaps = [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
-        longest = max(gaps)
-        return longest, "".join(self.pieces[: gaps.index(longest) + 1])
+    def pause(self, began: float, ended: float) -> tuple[float, str]:
+        """Of the time between two pieces that shares most with the one given: how much that is, and the text before."""
+        shared = [min(after, ended) - max(before, began) for before, after in pairwise(self.times)]
+        longest = max(shared)
+        return longest, "".join(self.pieces[: shared.index(longest) + 1])
 
 
 async def stream(
@@ -91,10 +91,9 @@ async def under_way(told: Told, task: asyncio.Task[None]) -> None:
         raise AssertionError("the answer ended before it was stopped")
 
 
-async def goes_on_exactly(told: Told, engine: EngineServer) -> None:
-    """Hold an answer in two legs against the engine itself."""
+async def goes_on_exactly(told: Told, first: str, engine: EngineServer) -> None:
+    """Hold an answer in two legs, of which ``first`` is one, against the engine itself."""
     assert (told.ends, told.tokens) == (["length"], TOKENS)
-    _, first = told.pause
     rest = told.text.removeprefix(first)
     alone = Told()
     async with openai.AsyncOpenAI(base_url=engine.url + "/v1", api_key="none", max_retries=0) as direct:
@@ -124,7 +123,8 @@ async def test_an_answer_that_is_stopped_for_p0_goes_on_exactly(engine: EngineSe
     assert (high.ends, high.tokens) == (["length"], 40)
     assert stopped == 1
     assert high.times[-1] < low.times[-1], "p0 was not served first"
-    await goes_on_exactly(low, engine)
+    _, first = low.pause(high.times[0], high.times[-1])
+    await goes_on_exactly(low, first, engine)
 
 
 async def test_an_answer_whose_llama_cpp_dies_goes_on_exactly_at_another(logs: Path, slow_llama: EngineServer) -> None:
@@ -142,8 +142,11 @@ async def test_an_answer_whose_llama_cpp_dies_goes_on_exactly_at_another(logs: P
                 going = [asyncio.create_task(stream(client, "p1", TOKENS, told)) for told in both]
                 for told, task in zip(both, going, strict=True):
                     await under_way(told, task)
+                killed = time.monotonic()
                 os.killpg(mortal.pid, signal.SIGKILL)
                 await asyncio.gather(*going)
             assert gateway.total("tidegate_requests_total", outcome="failed") == 0
-    broken = max(both, key=lambda told: told.pause)
-    await goes_on_exactly(broken, slow_llama)
+    one, two = both  # the one that is broken waits from the kill until the other's answer has ended
+    waited = (one.pause(killed, two.times[-1]), one), (two.pause(killed, one.times[-1]), two)
+    (_, first), broken = max(waited, key=lambda found: found[0][0])
+    await goes_on_exactly(broken, first, slow_llama)
