@@ -76,3 +76,37 @@ async def test_a_file_that_is_refused_before_its_end_says_why(tmp_path: Path) ->
     async with gateway(config(tmp_path, "http://127.0.0.1:9", jobs=", max_file: 1MB")) as process:
         status, _, errors = await run("submit", str(source), "--url", process.url)
     assert (status, "1000000 bytes (jobs.max_file)" in errors) == (1, True), errors
+
+
+async def test_what_cannot_be_done_with_the_answers_is_said_before_anything_is_sent(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(rows(1))
+    junk = tmp_path / "junk.jsonl"
+    junk.write_text("junk\n")
+    nowhere, url = str(tmp_path / "no" / "out.jsonl"), ("--url", "http://127.0.0.1:9")
+    for words, said in (
+        (("submit", str(source), "--output", "out.jsonl"), "--output: expected --wait beside it"),
+        (("submit", str(source), "--errors", "err.jsonl"), "--errors: expected --wait beside it"),
+        (("submit", str(source), "--wait", "--output", nowhere), f"--output: expected a file to write, got {nowhere}"),
+        (("submit", str(source), "--wait", "--errors", str(tmp_path)), "--errors: expected a file to write"),
+        (("submit", str(junk)), "expected lines with a url, or --endpoint"),
+        (("show", ""), "expected the id of a batch"),
+    ):
+        status, _, errors = await run(*words, *url)
+        assert (status, said in errors) == (2, True), errors
+
+
+async def test_a_batch_that_fails_says_why_and_a_place_that_takes_no_answers_is_named(tmp_path: Path) -> None:
+    source, junk = tmp_path / "in.jsonl", tmp_path / "junk.jsonl"
+    source.write_bytes(rows(1))
+    junk.write_bytes(rows(1) + b"junk\n")
+
+    async def serve(visit: Visit) -> None:
+        visit.answer(whole(prompt_of(visit)))
+
+    async with engine(serve).running() as upstream, gateway(config(tmp_path, upstream.url)) as process:
+        url = ("--url", process.url)
+        status, _, errors = await run("submit", str(junk), "--wait", *url)
+        assert (status, "failed, 0/0" in errors, "line 2: This line is not" in errors) == (1, True, True), errors
+        status, _, errors = await run("submit", str(source), "--wait", "--output", "/dev/full", *url)
+        assert (status, "/dev/full: No space left on device" in errors) == (1, True), errors

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -52,9 +53,13 @@ class Server:
 
     def download(self, file_id: str, place: Path) -> None:
         """Write a file of the gateway to a place."""
-        with self._open("GET", f"/v1/files/{file_id}/content", None, {}) as answer, place.open("wb") as target:
-            while piece := answer.read(PIECE):
-                target.write(piece)
+        with self._open("GET", f"/v1/files/{file_id}/content", None, {}) as answer:
+            with _named(place):
+                target = place.open("wb", buffering=0)
+            with target:
+                while piece := answer.read(PIECE):
+                    with _named(place):
+                        _write(target, piece)
 
     @contextlib.contextmanager
     def _open(self, method: str, path: str, data: Any, headers: dict[str, str]) -> Iterator[Any]:
@@ -68,6 +73,21 @@ class Server:
             end(f"tidegate jobs: {error_message(error)}", INVALID if error.code == 400 else FAILED)
         except (OSError, HTTPException, ValueError) as error:
             end(f"tidegate jobs: no answer from {urlsplit(self._root).netloc}: {why(error)}", FAILED)
+
+
+@contextlib.contextmanager
+def _named(place: Path) -> Iterator[None]:
+    """End the command with the name of a file that takes nothing: it is no fault of the gateway's."""
+    try:
+        yield
+    except OSError as error:
+        end(f"{place}: {error.strerror or error}", FAILED)
+
+
+def _write(target: FileIO, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[target.write(rest) :]
 
 
 class Form:

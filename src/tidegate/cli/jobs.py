@@ -59,13 +59,11 @@ def submit(
 
     Ends with status 1 when the gateway cannot be reached or, with --wait, when the batch does not complete.
     """
+    for option, place in (("--output", output), ("--errors", errors)):
+        _judge(option, place, wait=wait)
     gateway = Server(url, os.environ.get(key_env))
-    uploaded = gateway.upload(file)
-    wish: dict[str, Any] = {
-        "input_file_id": uploaded["id"],
-        "endpoint": endpoint or _endpoint_of(file),
-        "completion_window": window,
-    }
+    wish: dict[str, Any] = {"endpoint": endpoint or _endpoint_of(file), "completion_window": window}
+    wish["input_file_id"] = gateway.upload(file)["id"]
     if band is not None:
         wish["metadata"] = {"band": band}
     batch = gateway.ask("POST", "/v1/batches", wish)
@@ -76,6 +74,7 @@ def submit(
             if place is not None and batch[key] is not None:
                 gateway.download(batch[key], place)
         typer.echo(_outcome(batch), err=True)
+        _print_errors(batch, err=True)
         raise typer.Exit(0 if batch["status"] == "completed" else FAILED)
 
 
@@ -98,7 +97,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one batch."""
-    _look(url, key_env, f"/v1/batches/{quote(batch, safe='')}", as_json=as_json, plain=_print_batch)
+    _look(url, key_env, _path_of(batch), as_json=as_json, plain=_print_batch)
 
 
 @jobs.command()
@@ -108,7 +107,7 @@ def cancel(
     key_env: KeyEnv = KEY_ENV,
 ) -> None:
     """Stop a batch; what is answered already can be downloaded."""
-    found = Server(url, os.environ.get(key_env)).ask("POST", f"/v1/batches/{quote(batch, safe='')}/cancel", {})
+    found = Server(url, os.environ.get(key_env)).ask("POST", f"{_path_of(batch)}/cancel", {})
     typer.echo(_outcome(found))
 
 
@@ -175,9 +174,14 @@ def _print_batch(found: dict[str, Any]) -> None:
     ):
         if value is not None:
             typer.echo(f"{name}: {value}")
+    _print_errors(found)
+
+
+def _print_errors(found: dict[str, Any], *, err: bool = False) -> None:
+    """What validation said."""
     for error in (found["errors"] or {"data": []})["data"]:
         line = "" if error["line"] is None else f"line {error['line']}: "
-        typer.echo(f"{line}{error['message']}")
+        typer.echo(f"{line}{error['message']}", err=err)
 
 
 def _print_letters(found: dict[str, Any]) -> None:
@@ -219,6 +223,20 @@ def _watch(gateway: Server, batch: dict[str, Any]) -> dict[str, Any]:
                 end="" if expected is None else f"done by {_when(expected)}",
             )
     return batch
+
+
+def _judge(option: str, place: Path | None, *, wait: bool) -> None:
+    """Say before hours of work that its answers would have no place."""
+    if place is None:
+        return
+    if not wait:
+        end(f"{option}: expected --wait beside it", INVALID)
+    if place.is_dir() or not place.parent.is_dir():
+        end(f"{option}: expected a file to write, got {place}", INVALID)
+
+
+def _path_of(batch: str) -> str:
+    return f"/v1/batches/{quote(batch, safe='')}" if batch else end("expected the id of a batch, got ''", INVALID)
 
 
 def _endpoint_of(file: Path) -> str:
