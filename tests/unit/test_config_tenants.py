@@ -44,6 +44,7 @@ def test_a_tenant_is_changed_key_by_key() -> None:
     [
         ("shop", {"band": "p7"}, "band", "expected a band, one of p0, p1, p2"),
         ("shop", {"wieght": 1}, "wieght", "unknown setting"),
+        ("shop", {"zzz": 1}, "zzz", "unknown setting; a tenant takes name, keys, band"),
         ("shop", {"limits": {"max_running": 0}}, "limits.max_running", "expected a whole number"),
         ("shop", {"keys": []}, "keys", "expected no such setting here"),
         ("shop", {"limits": 3}, "limits", "expected a mapping"),

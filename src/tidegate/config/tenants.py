@@ -82,4 +82,10 @@ def replace_tenants(settings: Settings, tenants: tuple[TenantSettings, ...]) -> 
 
 def _within(problem: Problem) -> Problem:
     path = problem.path.removeprefix("tenants[0]").removeprefix(".")
-    return Problem(path, problem.expected, problem.came, problem.nearest, problem.mark)
+    return Problem(
+        path,
+        problem.expected.replace("; tenants[0] takes", "; a tenant takes"),
+        problem.came,
+        problem.nearest,
+        problem.mark,
+    )
