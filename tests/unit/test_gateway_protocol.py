@@ -224,6 +224,22 @@ async def test_a_head_that_never_ends_is_cut_with_408() -> None:
     assert answer(transport)[0] == 408
 
 
+async def test_each_piece_of_a_body_gives_its_client_time_anew_and_so_does_the_end_of_the_head() -> None:
+    rig = Rig(echo, Limits(head_timeout_s=10, body_stall_s=30))
+    protocol, transport = rig.connect()
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n")
+    protocol.data_received(b"\r\n")
+    start = protocol.loop.time()
+    assert start + 29 < protocol.deadline < start + 31
+    for data, moves in ((b"3\r\nabc\r\n", True), (b"5", False), (b"\r\nabcde\r\n", True)):
+        protocol.deadline = start - 1
+        protocol.data_received(data)
+        assert (protocol.deadline > start) is moves
+    protocol.data_received(b"0\r\n\r\n")
+    await turn()
+    assert transport.written.startswith(b"HTTP/1.1 200")
+
+
 async def test_a_body_that_stops_is_cut_and_the_request_learns_it() -> None:
     rig = Rig(echo, Limits(body_stall_s=30))
     protocol, transport = rig.connect()

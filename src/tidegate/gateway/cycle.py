@@ -30,7 +30,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 _log = logging.getLogger("uvicorn.error")
 
 _NOT_A_NAME = re.compile(rb"[\x00-\x20\x7f()<>@,;:\\[\]={}\"]|^$")
-_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\r\n"})
+_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t"})
 _MOST_PLANS = 256
 _LONGEST_PLAN = 1024
 """Of the names together; both are bounded, since engines choose names too."""
@@ -242,14 +242,20 @@ class Cycle:
         """
         if self.response_started or self.disconnected or self.flow.write_paused:
             return False
-        self._begin(status, (*headers, (b"content-length", b"%d" % len(body))))
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        if self._left == len(body):
-            out, self._head = self._head + body, b""
+        length = (b"content-length", b"%d" % len(body))
+        names, values = zip(*self._state.default_headers, *headers, length, strict=True)
+        plan = _plans.get(names) or _planned(names)
+        usual = self.keep_alive and status not in _BODILESS and self.scope["method"] != "HEAD"
+        if usual and not plan.connections:
+            out = b"%b%b\r\n%b" % (STATUS_LINE[status], _checked(plan.lines % values, plan.count), body)
+            self.response_started = True
+            self.waiting_for_100_continue = False
             self.transport.write(out)
             self._complete()
         else:
+            self._frame(status, plan, values)
+            self.response_started = True
+            self.waiting_for_100_continue = False
             self._body(body, more=False)
         return True
 
@@ -257,7 +263,10 @@ class Cycle:
         """Render the head."""
         headers = (*self._state.default_headers, *headers)
         names, values = zip(*headers, strict=True) if headers else ((), ())
-        plan = _plans.get(names) or _planned(names)
+        self._frame(status, _plans.get(names) or _planned(names), values)
+
+    def _frame(self, status: int, plan: _Plan, values: tuple[bytes, ...]) -> None:
+        """Render the head, and say how the body is framed."""
         length: int | None = None
         if plan.length is not None:
             value = values[plan.length]
@@ -267,8 +276,7 @@ class Cycle:
         ends = False
         for place in plan.connections:
             ends = ends or b"close" in values[place].lower()
-        head = STATUS_LINE[status] + plan.lines % values
-        lines = plan.count + 1
+        head, lines = plan.lines % values, plan.count
         without_body = status in _BODILESS or self.scope["method"] == "HEAD"
         self._chunked = length is None and not without_body and not self._old
         if self._chunked:
@@ -280,13 +288,7 @@ class Cycle:
         if not self.keep_alive and not ends:
             head += b"connection: close\r\n"
             lines += 1
-        if (
-            head.count(b"\n") != lines
-            or head.count(b"\r") != lines
-            or len(head.translate(None, _CONTROLS)) != len(head)
-        ):
-            raise RuntimeError("expected header values without control characters")
-        self._head = head + b"\r\n"
+        self._head = b"%b%b\r\n" % (STATUS_LINE[status], _checked(head, lines))
         self._left = 0 if without_body else length
 
     def _body(self, body: bytes, *, more: bool) -> None:
@@ -317,6 +319,13 @@ class Cycle:
             self.transport.close()
         if self._on_response is not None:
             self._on_response()
+
+
+def _checked(text: bytes, lines: int) -> bytes:
+    """Return header lines, whose values must not hold control characters: the only ones are those that end a line."""
+    if len(text) - len(text.translate(None, _CONTROLS)) != 2 * lines:
+        raise RuntimeError("expected header values without control characters")
+    return text
 
 
 def _planned(names: tuple[bytes, ...]) -> _Plan:

@@ -62,6 +62,10 @@ class _Begun(Coroutine[Any, Any, None]):
         """Tell how the first step ended, then take the others."""
         if not self._ahead:
             return self._coroutine.send(value)
+        if self._end is None:
+            self._ahead = False
+            waits_for, self._waits_for = self._waits_for, None
+            return waits_for
         return self._catch_up()
 
     def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> Any:  # noqa: ARG002

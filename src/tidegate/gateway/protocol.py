@@ -21,15 +21,15 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from math import inf
 from typing import Any
-from urllib.parse import unquote
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tidegate.classify import RawHeaders, by_name
+from tidegate.gateway import target
 from tidegate.gateway.bare import bare_answer, draining, rendered
 from tidegate.gateway.cycle import Cycle
 from tidegate.gateway.eager import begin
@@ -44,6 +44,7 @@ LINGER_S = 2.0
 """How long a client may go on sending a request that has been refused."""
 
 _VERSIONS = ("1.1", "1.0")
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class _HeadRefusedError(HttpParserError):
@@ -128,9 +129,13 @@ class ClientProtocol(HttpToolsProtocol):
         self._parse(data)
         if self._body_open:
             self._beside = 0 if self._fed else self._beside + len(data)
+            if (self._fed or self._begins is not None) and not self._deaf:  # a piece of the body, or all of the head
+                self.deadline = self.loop.time() + self.limits.body_stall_s
             if self._beside > self.limits.max_head:  # a chunk's extension or a trailer without end
                 self._refuse(431, "too_large", self._head_message())
         elif self._head_open:
+            if not self._head_bytes:
+                self.deadline = self.loop.time() + self.limits.head_timeout_s
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_head:
                 self._refuse(431, "too_large", self._head_message())
@@ -179,7 +184,6 @@ class ClientProtocol(HttpToolsProtocol):
         self.headers = []
         self._head_open = True
         self._head_bytes = 0
-        self.deadline = self.loop.time() + self.limits.head_timeout_s
 
     def on_url(self, url: bytes) -> None:
         if not self._dropping:
@@ -193,7 +197,8 @@ class ClientProtocol(HttpToolsProtocol):
         if self._dropping:
             return
         self._head_open = False
-        if self.parser.get_http_version() not in _VERSIONS:
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
             self._fault = (400, "bad_request", "Expected HTTP/1.1 or HTTP/1.0, got another version.")
             raise _HeadRefusedError
         if self._head_bytes + self._chunk > self.limits.max_head and self._head_size() > self.limits.max_head:
@@ -204,39 +209,34 @@ class ClientProtocol(HttpToolsProtocol):
             return
         self._body_open = True
         self._beside = 0
-        self.deadline = self.loop.time() + self.limits.body_stall_s
-        self._open()
+        self._open(version)
 
-    def _open(self) -> None:
+    def _open(self, version: str) -> None:
         """Have the request begin once all bytes that came with its head are read: it may find its body there."""
-        parser, url, headers = self.parser, parse_url(self.url), self.headers
-        path: str = url.path.decode("ascii")
+        parser, headers = self.parser, self.headers
+        path, raw_path, query = target.known.get(self.url) or target.read_target(self.url)
         named = by_name(headers)
         self.link = link = ClientLink(self.transport, self.flow, named)
         scope = {
             "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": parser.get_http_version(),
+            "asgi": _ASGI,
+            "http_version": version,
             "server": self.server,
             "client": self.client,
             "scheme": self.scheme,
             "root_path": "",
             "headers": headers,
-            "state": {**self.app_state, "link": link},
+            "state": {"link": link},
             "method": parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
         }
+        leave = b"expect" in named and _wants_leave(headers)
         self.cycle = link.cycle = cycle = Cycle(
-            scope,
-            self.transport,
-            self.flow,
-            self.server_state,
-            keep_alive=parser.should_keep_alive(),
-            expects_leave=b"expect" in named and _wants_leave(headers),
-            on_response=self.on_response_complete,
-        )
+            scope, self.transport, self.flow, self.server_state,
+            keep_alive=parser.should_keep_alive(), expects_leave=leave, on_response=self.on_response_complete,
+        )  # fmt: skip
         self._begins = cycle.run(self.app)
 
     def _offered(self) -> None:
@@ -250,8 +250,7 @@ class ClientProtocol(HttpToolsProtocol):
         if self._dropping:
             return
         self._fed = True
-        self.deadline = self.loop.time() + self.limits.body_stall_s
-        if not self.cycle.response_complete and self.cycle.feed(body) > HIGH_WATER_LIMIT:
+        if not (cycle := self.cycle).response_complete and cycle.feed(body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
@@ -259,11 +258,12 @@ class ClientProtocol(HttpToolsProtocol):
             return
         self.deadline = inf
         self._body_open = False
-        if self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle.response_complete:
             self._idle()
         else:
-            self.cycle.more_body = False
-            self.cycle.message_event.set()
+            cycle.more_body = False
+            cycle.message_event.set()
         # A body that ended above the high-water mark has paused the read side; unpaused, a leaving client is seen.
         self.flow.resume_reading()
 
