@@ -46,7 +46,7 @@ def fault(engine: str) -> Iterator[Switch]:
 
     def switch(**fault: object) -> None:
         request = urllib.request.Request(engine + "/sim/fault", json.dumps(fault).encode(), method="POST")
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=40).close()
 
     yield switch
     switch(kind="none")
@@ -54,6 +54,8 @@ def fault(engine: str) -> Iterator[Switch]:
 
 class TestSimulatedEngine(ClientCases):
     """The cases that every engine has to pass."""
+
+    LONG = 6000  # ten seconds of this engine
 
 
 def test_chinese_answers_are_not_broken(client: openai.OpenAI) -> None:
@@ -158,4 +160,4 @@ def test_an_engines_429_is_waited_for_by_whoever_has_the_time(
         took = timed(client, timeout_s)
     assert len(hints) == seen
     assert all(1 <= hint <= 2 for hint in hints)
-    assert 0.9 <= took < max(hints, default=1.0) + 2.5
+    assert 0.9 <= took < max(hints, default=1.0) + 15

@@ -8,13 +8,13 @@ import pytest
 
 from e2e.raw import gateway, until
 from e2e.test_control import admin, is_fallback
-from e2e.test_resuming import Doomed, config, engine, errors, read, request, say  # noqa: F401  (a fixture)
+from e2e.test_resuming import Doomed, config, engine, errors, going, read, request, say  # noqa: F401  (a fixture)
 from tidegate.testing.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(60)]  # 2 s on a machine at rest
 
-LOW = request("tell me", stream=True, max_tokens=60)
-LONG = request("vip", stream=True, max_tokens=150)
+LOW = request("tell me", stream=True, max_tokens=120)
+LONG = request("vip", stream=True, max_tokens=250)
 
 
 async def only_p0(process: GatewayProcess) -> None:
@@ -26,8 +26,7 @@ async def test_an_answer_that_was_stopped_goes_on_while_only_p0_is_admitted(engi
     async with gateway(config(engine, seats=1)) as process:
         expected = read(await say(engine, LOW))
         low = asyncio.ensure_future(say(process.url, LOW))
-        await until(lambda: process.total("tidegate_running") == 1, within_s=5)
-        await asyncio.sleep(0.3)
+        await going(engine, 1)
         high = asyncio.ensure_future(say(process.url, LONG, "p0"))
         await until(lambda: process.total("tidegate_preemptions_total") == 1, within_s=5)
         new = asyncio.ensure_future(say(process.url, LOW))
@@ -46,7 +45,7 @@ async def test_an_answer_whose_engine_died_goes_on_while_only_p0_is_admitted(eng
         await until(lambda: process.total("tidegate_running", backend="b0") == 1, within_s=5)
         low = asyncio.ensure_future(say(process.url, LOW))
         await until(lambda: process.total("tidegate_running", backend="b1") == 1, within_s=5)
-        await asyncio.sleep(0.2)
+        await going(doomed.url, 1)
         doomed.kill()
         await until(lambda: process.total("tidegate_running", backend="b1") == 0, within_s=5)
         await only_p0(process)

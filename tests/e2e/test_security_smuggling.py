@@ -73,12 +73,12 @@ REFUSED = {
 
 
 async def talk(url: str, data: bytes) -> tuple[int, bytes]:
-    """Send bytes; return the first status (0: none) and all that came until silence."""
+    """Send bytes; return the first status (0: none, for very long) and all that came until silence."""
     client = await Client.connect(url)
     client.writer.write(data)
     came = b""
     try:
-        while piece := await asyncio.wait_for(client.reader.read(65536), 0.4):
+        while piece := await asyncio.wait_for(client.reader.read(65536), 0.4 if came else 20):
             came += piece
     except (TimeoutError, ConnectionError):
         pass
