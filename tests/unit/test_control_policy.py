@@ -178,6 +178,26 @@ def test_a_signal_with_a_file_that_is_wrong_only_leaves_a_line_in_the_log() -> N
     run_virtual(story())
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models: [\n", "duty.yaml:2:1: expected YAML: "),
+        (
+            FILE + "polcy: {}\n",
+            f"duty.yaml:{FILE.count(chr(10)) + 1}:1: polcy: unknown setting; did you mean 'policy'?",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(text: str, message: str) -> None:
+    async def story() -> None:
+        stage = Stage(load=lambda: parse_settings(text, source="duty.yaml"))
+        answer = await stage.ask("POST", "/admin/reload", {})
+        assert answer.status == 400
+        assert answer.json["error"]["message"].startswith(message)
+
+    run_virtual(story())
+
+
 def test_a_file_without_the_mode_in_force_is_refused() -> None:
     async def story() -> None:
         stage = Stage(FILE + "modes: {night: {admit: [p2]}}", load=lambda: parse_settings(FILE))

@@ -105,9 +105,11 @@ def number_of(request: Request, name: str) -> int | None:
 
 
 def _sentence(problem: Problem) -> str:
+    """All of it; what stands in a file that was read again is named with its line."""
+    place = f"{problem.source}:{problem.line}:{problem.column}: " if problem.line else ""
     came = f", got {problem.came}" if problem.came else ""
     hint = f"; did you mean {problem.nearest!r}?" if problem.nearest else ""
-    return f"{problem.path}: {problem.expected}{came}{hint}".removeprefix(": ")
+    return place + f"{problem.path}: {problem.expected}{came}{hint}".removeprefix(": ")
 
 
 async def read_json(request: Request) -> Any:
