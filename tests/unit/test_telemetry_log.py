@@ -93,6 +93,7 @@ def test_warnings_are_written_at_once_and_in_order() -> None:
 def test_what_is_below_the_level_is_not_written() -> None:
     sink = io.BytesIO()
     log = open_log(lambda: AT, level="warning", sink=sink)
+    assert not log.tells_requests
     log.request(line())
     structlog.get_logger().info("started")
     logging.getLogger("x").info("started")

@@ -59,6 +59,9 @@ def upstream_body(
         drop: fields of ``ParsedBody`` to leave out.
         usage: add ``stream_options.include_usage`` to a stream.
     """
+    stays = not parsed.priority and priority is ClientPriority.DROP
+    if stays and model is None and max_output_tokens is None and usage is Usage.AS_ASKED and not drop:
+        return raw  # as most do
     added: dict[str, Raw] = {}
     changed: dict[str, Raw] = {}
     dropped = [name for name in drop if _is_there(parsed, name)]

@@ -50,11 +50,12 @@ class Answering:
         self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, beginning: Beginning, send: Send
     ) -> Coroutine[Any, Any, Requeue | Cut | None]:
         """Pass an answer on; give how to go on with it when it was cut, ``None`` when the request has ended."""
-        if tries.resuming is not None and beginning.watch is not None:
-            return self._relay_leg(call, asked, exchange, tries, beginning, send)
-        if tries.carries:
-            detail = f"the engine did not go on with the answer: status {beginning.response.status}"
-            return self._break_off(call, asked, exchange, tries, detail, send)
+        if tries.resuming is not None:
+            if beginning.watch is not None:
+                return self._relay_leg(call, asked, exchange, tries, beginning, send)
+            if tries.carries:
+                detail = f"the engine did not go on with the answer: status {beginning.response.status}"
+                return self._break_off(call, asked, exchange, tries, detail, send)
         if beginning.watch is None:
             return self._relay_whole(call, asked, exchange, beginning, send)
         tries.begun = True

@@ -118,10 +118,11 @@ class Gateway:
         finally:
             if link.refused:
                 self._refuser.past(call, link.refused)
-            line = call.line(self._clock.now(), self._clock.utc_now())
-            self._log.request(line)
-            if call.trace is not None:
-                call.trace.end(line)
+            if self._log.tells_requests or call.trace is not None:
+                line = call.line(self._clock.now(), self._clock.utc_now())
+                self._log.request(line)
+                if call.trace is not None:
+                    call.trace.end(line)
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]

@@ -22,6 +22,9 @@ from tidegate.classify import (
     Route,
     Tenant,
     check_headers,
+    check_json,
+    is_form,
+    parse_body,
 )
 from tidegate.config import Settings
 from tidegate.core import Lease, Paused, Reason, Requeue, Ticket
@@ -29,7 +32,7 @@ from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import Answering, reason_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, at_hand, read_beginning
-from tidegate.gateway.body import Receive, read_body
+from tidegate.gateway.body import Receive, read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.exchange import FAILED, Exchange
@@ -37,7 +40,7 @@ from tidegate.gateway.heartbeat import beating
 from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
-from tidegate.gateway.reading import understood, unfit
+from tidegate.gateway.reading import read_form
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.resuming import Plan, Resumer
@@ -119,12 +122,12 @@ class Completions:
             await self._refuser.early(call, send, tenant, headers=named, link=link)
             return
         try:
-            raw: bytes | Refused | None = unfit(route, named, self._max_body)
+            raw: bytes | Refused | None = check_json(named, forms=route is Route.OTHER)
             if raw is None:
                 cycle = link.cycle
                 raw = None if cycle is None else cycle.body_at_hand(self._max_body)
                 if raw is None:
-                    raw = await read_body(receive, self._max_body)
+                    raw = too_long(named, self._max_body) or await read_body(receive, self._max_body)
             asked = self._understand(call, route, scope, tenant, named, raw) if isinstance(raw, bytes) else raw
             raw = None  # ``asked`` lets it go while it waits and once it is answered, and nothing else may keep it
             if asked is None or link.gone:
@@ -209,11 +212,16 @@ class Completions:
         self, call: Call, route: Route, scope: Mapping[str, Any], tenant: Tenant, named: Headers, raw: bytes
     ) -> Asked | Refused:
         """Read and classify."""
-        read = understood(route, named, raw)
-        if isinstance(read, Refused):
-            return read
-        countable = b"" if read.form else read.raw  # sound and pictures have no text to count
-        facts = Facts(route, scope["path"], named, countable, read.body, call.request_id, tenant)
+        form, place = route is Route.OTHER and is_form(named), None
+        if form:
+            body, place = read_form(named, raw)
+        else:
+            read = parse_body(raw, route)
+            if isinstance(read, Refused):
+                return read
+            body = read
+        countable = b"" if form else raw  # sound and pictures have no text to count
+        facts = Facts(route, scope["path"], named, countable, body, call.request_id, tenant)
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
@@ -223,7 +231,7 @@ class Completions:
         if classified.demoted:
             self._recorder.demoted(classified.band)
         target = scope["raw_path"] if route is Route.OTHER else b""
-        return Asked(route, scope["headers"], read.raw, read.body, classified, target, read.form, read.model_at)
+        return Asked(route, scope["headers"], raw, body, classified, target, form, place)
 
     async def _turned_away(
         self,
@@ -271,7 +279,7 @@ class Completions:
             size_bytes=asked.size or len(asked.raw),
             name=classified.request_id,
             depends_on=classified.depends_on,
-            affinity=affinity_of(asked.raw, asked.body) if self._pools.has_choice(classified.pool) else 0,
+            affinity=affinity_of(asked.raw, asked.body) if classified.pool in self._pools.with_choice else 0,
             stoppable=plan.stoppable,
         )
 
@@ -280,40 +288,29 @@ class Completions:
     ) -> Refusal | None:
         """Take one ticket through its waits and tries; return why it got no answer, ``None`` when it got one."""
         every_s = self._heartbeat_s if asked.body.stream else None
-        tries = Tries(plan.resuming)
+        resuming = plan.resuming
+        tries = Tries(resuming)
         exchange.may_stop = tries.may_stop
-        spill = Spill(asked)
         try:
             if ticket.depends_on:
                 with self._outside(ticket):
                     if exchange.apply(ticket):
-                        await self._seated(call, exchange, spill, every_s, send)
+                        await _waited(call, asked, exchange.seated(), every_s, send)
             elif exchange.apply(ticket):
-                await self._seated(call, exchange, spill, every_s, send)
+                await _waited(call, asked, exchange.seated(), every_s, send)
             while (lease := exchange.lease) is not None:
-                if not tries.carries:
+                if resuming is None or not resuming.carries:
                     call.lease = lease
                 self._refuser.storm.dispatched(lease.started)
                 again = Cut.CUT if exchange.cut else await self._try(call, asked, exchange, tries, send)
                 if again is None:
                     return None
-                with beating(call, send, every_s):
-                    if tries.begun:
-                        spill.begin()
-                    await (exchange.regained() if again is Cut.CUT else exchange.requeue(again))
-                await spill.restore()
+                seat = exchange.regained() if again is Cut.CUT else exchange.requeue(again)
+                await _waited(call, asked, seat, every_s, send, spilling=tries.begun)
         finally:
-            spill.close()
-            if plan.resuming is not None:
-                plan.resuming.ended()
+            if resuming is not None:
+                resuming.ended()
         return exchange.refusal
-
-    async def _seated(self, call: Call, exchange: Exchange, spill: Spill, every_s: float | None, send: Send) -> None:
-        """Wait for what was applied for."""
-        spill.begin()
-        with beating(call, send, every_s):
-            await exchange.seated()
-        await spill.restore()
 
     async def _try(
         self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send
@@ -377,3 +374,24 @@ class Completions:
         if exchange.trace is not None:
             headers = exchange.trace.carried(headers)
         return backend.upstream.request(b"POST", target, headers, content, sent=exchange.sent)
+
+
+async def _waited(
+    call: Call,
+    asked: Asked,
+    seat: Coroutine[Any, Any, object],
+    every_s: float | None,
+    send: Send,
+    *,
+    spilling: bool = True,
+) -> None:
+    """Wait for a seat; with ``spilling`` a large body waits in a file meanwhile."""
+    spill = Spill(asked)
+    try:
+        with beating(call, send, every_s):
+            if spilling:
+                spill.begin()
+            await seat
+        await spill.restore()
+    finally:
+        spill.close()

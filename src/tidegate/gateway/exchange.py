@@ -244,15 +244,14 @@ class Exchange:
 
     def dispatched(self, lease: Lease) -> None:
         self.lease = lease
+        self._waiting = ""
         if self.trace is not None:
             self.trace.dispatched(lease)
-        self._wake()
+        if self._future is not None:
+            self._wake_up()
 
     def refused(self, action: Refusal) -> None:
         self.refusal = action
-        self._wake()
-
-    def _wake(self) -> None:
         self._waiting = ""
         self._wake_up()
 

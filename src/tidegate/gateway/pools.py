@@ -116,10 +116,6 @@ class Pools:
         """Whether some backend takes requests."""
         return any(backend.up for backend in self.backends.values())
 
-    def has_choice(self, pool: str) -> bool:
-        """Whether a pool has more than one backend."""
-        return pool in self._with_choice
-
     def continues(self, pool: str) -> bool:
         """Whether every backend of a pool goes on with a text that it is given."""
         return all(backend.engine.continues for backend in self.backends.values() if backend.pool == pool)
@@ -204,7 +200,7 @@ class Pools:
                 same = old is not None and old.row == row and old.pool == model.pool
                 found[row.name] = old if old is not None and same else self._make(model.pool, row)
         pools = [backend.pool for backend in found.values()]
-        self._with_choice = {pool for pool in pools if pools.count(pool) > 1}
+        self.with_choice = {pool for pool in pools if pools.count(pool) > 1}
         return found
 
     def _make(self, pool: str, row: BackendSettings) -> Backend:

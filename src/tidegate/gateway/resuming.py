@@ -123,7 +123,7 @@ class Resumer:
         """Look at a request once. Whether it can go on is known for good, but for what its answer brings."""
         pool, route = asked.classified.pool, asked.route
         preemptible = self._preemptible[asked.classified.band]
-        if not preemptible and not (self._attempts and self._pools.has_choice(pool)):
+        if not preemptible and not (self._attempts and pool in self._pools.with_choice):
             return NOTHING
         if route not in _ROUTES or asked.form or not (preemptible or asked.body.stream):
             return NOTHING

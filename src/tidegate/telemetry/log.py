@@ -85,6 +85,9 @@ class Log:
         form: JSON objects or lines for people.
         level: the least level that is written.
         utc_now: wall-clock time in UTC, for what the log itself has to say.
+
+    Attributes:
+        tells_requests: lines of requests are written; otherwise they need not be made.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Log:
         if level not in LEVELS:
             raise ValueError(f"expected a log level of {', '.join(LEVELS)}, got {level!r}")
         self.least = LEVELS[level]
+        self.tells_requests = self.least <= LEVELS["info"]
         self.form = form
         self._sink = sink
         self._encoder = msgspec.json.Encoder(enc_hook=str)
