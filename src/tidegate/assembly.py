@@ -14,6 +14,7 @@ from tidegate.classify import Classifier
 from tidegate.clustering import make_driver
 from tidegate.config import ConfigError, GatewaySettings, Problem, Settings
 from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, Sharing, build_control_app
+from tidegate.control.audit import audit_file
 from tidegate.control.child import simulate
 from tidegate.control.what_if import WhatIf
 from tidegate.core import Reason, TidegateError
@@ -310,8 +311,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         traces=traces,
     )
     keeper = Keeper(settings.control.store)
-    audit_file = None if settings.control.audit_file is None else Path(settings.control.audit_file)
-    audit = Audit(keeper, clock.utc_now, audit_file)
+    audit = Audit(keeper, clock.utc_now, audit_file(settings.control.audit_file))
     in_force = InForce(driver, recorder, pools, classifier, (refuser, models, completions))
     live = Live(
         settings,

@@ -46,3 +46,31 @@ def test_a_port_in_use_ends_without_a_traceback(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "Address already in use" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            "control: {listen: '127.0.0.1:0', audit_file: FOLDER}",
+            "control.audit_file: expected a file that lines can be",
+        ),
+        ("control: {listen: '127.0.0.1:0', audit_file: FOLDER/no/a}", "FOLDER/no/a: No such file or directory"),
+        (
+            "jobs: {store: 'sqlite:///FOLDER/j.db', files: FOLDER/taken}",
+            "jobs.files: cannot use FOLDER/taken: File exists",
+        ),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_named_with_its_setting_at_the_start(
+    section: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").touch()
+    file = tmp_path / "t.yaml"
+    models = "models: [{name: m, backends: [{url: 'http://127.0.0.1:9'}]}]\n"
+    file.write_text(models + section.replace("FOLDER", str(tmp_path)) + "\n")
+    listens = () if "listen" in section else ("--control-listen", "127.0.0.1:0")
+    command = tidegate("serve", "-c", str(file), "--listen", "127.0.0.1:0", *listens)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=18, check=False)
+    assert said.replace("FOLDER", str(tmp_path)) in result.stderr
+    assert (result.returncode in (1, 2), "Traceback" in result.stderr) == (True, False)

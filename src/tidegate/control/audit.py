@@ -8,6 +8,7 @@ work even though the disk is full. Such records are written when the store is ba
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from tidegate.config import ConfigError, Problem
 from tidegate.control.keeper import PATIENCE_S, Keeper
 from tidegate.stores import NewChange, StoredChange, StoreError
 
@@ -157,6 +159,23 @@ class Audit:
                 os.close(file)
         except OSError as error:
             log.error("control.audit_lost", file=str(path), why=error.strerror)
+
+
+def audit_file(path: str | None) -> Path | None:
+    """Return the file that changes are appended to, once it is known to take lines. A full disk is no reason to stop.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    if path is None:
+        return None
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            expected = f"expected a file that lines can be appended to, {path}: {error.strerror}"
+            raise ConfigError([Problem("control.audit_file", expected)]) from None
+    return Path(path)
 
 
 def new_change(record: Record) -> NewChange:

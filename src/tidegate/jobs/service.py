@@ -28,7 +28,7 @@ from tidegate.jobs.routes import build_app
 from tidegate.jobs.steady import SteadyClock
 from tidegate.runtime import Clock, Driver
 from tidegate.runtime.rows import RowSender
-from tidegate.stores import Batch, DeadLetter, Overview, Redriven
+from tidegate.stores import Batch, DeadLetter, Overview, Redriven, StoreError
 from tidegate.telemetry.log import RequestLine
 
 REDRIVE_WINDOW_S: Final = 86_400.0
@@ -49,7 +49,7 @@ class Jobs:
         log: takes the line of a row that has ended.
 
     Raises:
-        OSError: the folder of files cannot be used.
+        StoreError: the folder of files cannot be used.
     """
 
     def __init__(
@@ -64,8 +64,11 @@ class Jobs:
         lend_limit: Callable[[], int],
         log: Callable[[RequestLine], None],
     ) -> None:
-        folder = Folder(settings.files)
-        self._presence = Presence(folder.path / OWNERS)
+        try:
+            folder = Folder(settings.files)
+            self._presence = Presence(folder.path / OWNERS)
+        except OSError as error:
+            raise StoreError(f"jobs.files: cannot use {settings.files}: {error.strerror or error}") from None
         self._endings = Endings()
         setup = Setup(
             store=settings.store,
