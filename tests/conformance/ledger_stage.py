@@ -212,7 +212,7 @@ async def subscribed(ledger: Ledger, replica: str, listener: Callable[[News], No
             listener(news)
 
     subscription = ledger.subscribe(replica, heard)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         await ready.wait()
     return subscription
 

@@ -18,7 +18,7 @@ from tidegate.stores.ledger_protocol import (
 )
 from tidegate.stores.open_ledger import open_ledger
 
-LONG_S = 10.0
+LONG_S = 40.0
 
 
 @asynccontextmanager

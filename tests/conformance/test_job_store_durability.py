@@ -115,7 +115,9 @@ def test_a_connection_that_is_cut_is_made_anew(postgres_place: Any) -> None:
     started(store, 2)
     assert not _woken(store, 0)
     with psycopg.connect(postgres_place.url, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 40000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        )
     with pytest.raises(Unavailable):
         store.lease("batch-1", 1, owner="x", now_utc=NOW, until_utc=NOW)
     assert len(leased(store, 2)) == 2
@@ -124,8 +126,7 @@ def test_a_connection_that_is_cut_is_made_anew(postgres_place: Any) -> None:
         assert store.drain_wakeups() == frozenset()
     other = postgres_place.open()
     created(other, "batch-2")
-    assert _woken(store)
-    assert store.drain_wakeups() == {"batch-2"}
+    assert _told(store, "batch-2") == {"batch-2"}
 
 
 def _told(store: JobStore, last: str) -> set[str]:
@@ -137,7 +138,7 @@ def _told(store: JobStore, last: str) -> set[str]:
     return told
 
 
-def _woken(store: JobStore, timeout_s: float = 5.0) -> bool:
+def _woken(store: JobStore, timeout_s: float = 40.0) -> bool:
     assert store.wake_fd is not None
     return bool(select.select([store.wake_fd], [], [], timeout_s)[0])
 

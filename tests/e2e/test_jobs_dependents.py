@@ -130,7 +130,7 @@ async def test_a_batch_that_does_not_complete_fails_who_depends_on_it(tmp_path: 
             return send(process, "x", x_tidegate_depends_on=batch_id, authorization=f"Bearer {key}")
 
         async def fails(waiting: asyncio.Future[Answer], *words: str) -> None:
-            answer = await asyncio.wait_for(waiting, 8)
+            answer = await asyncio.wait_for(waiting, 30)
             assert (answer.status, answer.error["code"]) == (424, "dependency_failed")
             assert all(word in answer.error["message"] for word in words), answer.error
 
@@ -165,11 +165,12 @@ async def test_a_window_that_ends_fails_who_depends_on_it(tmp_path: Path) -> Non
         gateway(config(tmp_path, upstream.url, seats=1)) as process,
         client_of(process.url) as client,
     ):
-        batch = await submit(client, rows(3), window="1s")
+        batch = await submit(client, rows(3), window="2s")
+        await queued(process, "p2", 2)
         waiting = send(process, "x", x_tidegate_depends_on=batch.id)
-        await asyncio.sleep(1.3)
+        await reach(client, batch, "finalizing")
         steps.go(3)  # the row that runs
-        answer = await asyncio.wait_for(waiting, 8)
+        answer = await asyncio.wait_for(waiting, 30)
         assert (answer.status, answer.error["code"]) == (424, "dependency_failed")
 
 
@@ -205,7 +206,7 @@ async def test_rows_that_are_lent_p0_run_while_only_transactions_do(tmp_path: Pa
         other = await submit(client, b"\n".join(row(f"other{number}") for number in range(20)))
         batch = await submit(client, rows(20))  # more than lend_limit
         await queued(process, "p2", 30)
-        answer = await asyncio.wait_for(send(process, "x", x_tidegate_depends_on=batch.id, x_tidegate_band="p0"), 10)
+        answer = await asyncio.wait_for(send(process, "x", x_tidegate_depends_on=batch.id, x_tidegate_band="p0"), 40)
         assert answer.status == 200
         assert {prompt_of(visit) for visit in upstream.visits} == {*(f"r{number}" for number in range(20)), "x"}
         assert (await client.batches.retrieve(other.id)).status == "in_progress"

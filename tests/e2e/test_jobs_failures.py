@@ -27,14 +27,17 @@ async def soon(visit: Visit) -> None:
 async def test_the_gateway_is_killed_at_random_moments(tmp_path: Path) -> None:
     """No row is lost or doubled; the engine is asked for no more than what was in flight again."""
     chance, count, seats, kills = random.Random(7), 300, 8, 5
-    batch = None
+    batch, again = None, 0
     async with engine(soon).running() as upstream:
         settings = config(tmp_path, upstream.url, seats=seats)
         for _ in range(kills):
             async with gateway(settings) as process, client_of(process.url) as client:
                 batch = await submit(client, rows(count)) if batch is None else await client.batches.retrieve(batch.id)
                 await asyncio.sleep(chance.uniform(0.05, 0.5))
+                counts = (await client.batches.retrieve(batch.id)).request_counts
+                assert counts is not None
                 process.signal(signal.SIGKILL)
+                again += len(calls(upstream)) + seats - counts.completed
         async with gateway(settings) as process, client_of(process.url) as client:
             assert batch is not None
             batch = await reach(client, batch)
@@ -42,8 +45,8 @@ async def test_the_gateway_is_killed_at_random_moments(tmp_path: Path) -> None:
             assert (batch.status, len(output), len(errors)) == ("completed", count, 0)
             asked = calls(upstream)
             assert len(asked) == count
-            # In flight at a kill: rows with a seat, and answers that were not on disk yet, about as many.
-            assert asked.total() <= count + kills * 2 * seats
+            # In flight at a kill: rows with a seat, and answers that were not on disk yet.
+            assert asked.total() <= count + again
 
 
 async def test_the_worker_is_killed(tmp_path: Path) -> None:
@@ -104,12 +107,14 @@ async def test_an_engine_that_is_too_busy_costs_no_attempt(tmp_path: Path) -> No
         gateway(config(tmp_path, upstream.url, jobs=", max_attempts: 1")) as process,
         client_of(process.url) as client,
     ):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         batch = await submit(client, rows(20))
         await asyncio.sleep(3)
         busy = False
         asked = calls(upstream)
         assert asked
-        assert max(asked.values()) <= 4
+        assert max(asked.values()) <= 1 + loop.time() - began, "a second between two tries at least"
         batch = await reach(client, batch)
         output, errors = await records(client, batch)
         assert (len(output), len(errors)) == (20, 0)
@@ -166,7 +171,7 @@ async def test_a_batch_is_cancelled_and_keeps_what_is_done(tmp_path: Path) -> No
         assert asked == len(output)
         assert {record["error"]["code"] for record in errors} == {"batch_cancelled"}
         await asyncio.sleep(0.3)
-        assert calls(upstream).total() == asked < 120
+        assert calls(upstream).total() == asked < 200
 
 
 async def test_a_window_ends(tmp_path: Path) -> None:
@@ -198,7 +203,7 @@ async def test_rows_wait_while_only_transactions_run(tmp_path: Path) -> None:
         await until(lambda: calls(upstream).total() >= 20, within_s=10)
         body = {"mode": "transactions_only"}
         assert (await ask(process.control, body, path="/admin/mode")).status == 200
-        await asyncio.sleep(0.2)
+        await until(lambda: process.total("tidegate_running") == 0, within_s=5)
         held = calls(upstream).total()
         await asyncio.sleep(0.5)
         assert calls(upstream).total() == held < 120
@@ -230,7 +235,7 @@ async def test_a_gateway_that_is_stopped_leaves_nothing_open(tmp_path: Path) -> 
             await until(lambda: calls(upstream).total() >= 20, within_s=10)
             worker = children(process.pid)
             process.signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, 10) == 0
+            assert await asyncio.to_thread(process.wait, 30) == 0
             assert worker
             assert not [pid for pid in worker if os.path.exists(f"/proc/{pid}")]  # noqa: ASYNC240
         async with gateway(settings) as process, client_of(process.url) as client:

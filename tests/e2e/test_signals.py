@@ -13,7 +13,7 @@ from time import time
 
 import pytest
 
-from e2e.raw import DONE, Upstream, Visit, ask, chat, chunk, gateway, until, whole
+from e2e.raw import DONE, Answer, Upstream, Visit, ask, chat, chunk, gateway, until, whole
 from tidegate.testing.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -140,7 +140,7 @@ async def test_traffic_flows_whatever_the_metrics_page_does(from_the_start: bool
             await until(lambda: process.total("tidegate_backend_kv_free_ratio") == 4 * 0.75, within_s=3)
             await until(lambda: stale() == [0.0] * 4, within_s=3)
             go_wrong()
-        answers = []
+        answers: list[Answer] = []
         async with asyncio.timeout(30):
             while stale() != [1.0] * 4 or not answers:
                 requests = [ask(process.url, {**chat(), "model": f"raw{number}"}) for number in numbers]

@@ -100,7 +100,7 @@ def test_a_page_of_workers_is_read_as_any_other() -> None:
 def test_the_first_worker_asks_the_others_and_waits_for_none_that_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_worker_metrics, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(_worker_metrics, "PATIENCE_S", 1.0)
 
     async def story() -> str:
         first, second = (WorkerMetrics(str(tmp_path), index, 4) for index in (0, 1))

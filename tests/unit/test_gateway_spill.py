@@ -38,7 +38,7 @@ def asked_for(**more: object) -> Asked:
 
 
 async def written(asked: Asked) -> None:
-    for _ in range(500):
+    for _ in range(4000):
         if not asked.raw:
             return
         await asyncio.sleep(0.01)
@@ -74,7 +74,7 @@ async def test_what_is_written_too_late_is_thrown_away(monkeypatch: pytest.Monke
     write = spill.write_out
 
     def slowly(raw: bytes) -> IO[bytes]:
-        assert go.wait(5)
+        assert go.wait(40)
         files.append(write(raw))
         return files[0]
 
@@ -88,7 +88,7 @@ async def test_what_is_written_too_late_is_thrown_away(monkeypatch: pytest.Monke
     else:
         spilled.close()
     go.set()
-    for _ in range(500):
+    for _ in range(4000):
         if files and files[0].closed:
             break
         await asyncio.sleep(0.01)
@@ -108,7 +108,7 @@ async def test_a_full_disk_leaves_the_body_in_memory(monkeypatch: pytest.MonkeyP
     raw = asked.raw
     spilled = Spill(asked)
     spilled.begin()
-    assert await asyncio.to_thread(tried.wait, 5)
+    assert await asyncio.to_thread(tried.wait, 40)
     await asyncio.sleep(0.01)
     await spilled.restore()
     assert asked.raw == raw
