@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
     """Carries one request at a time; see the module's invariants."""
 
     __slots__ = (
+        "_always",
         "_between",
         "_body",
         "_complete",
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         "_keep",
         "_leaving",
         "_limits",
+        "_most_head",
         "_name",
         "_owner",
         "_parser",
@@ -94,7 +96,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, limits: Limits, name: str) -> None:
         self._owner = owner
         self.loop = loop
-        self._limits = limits
+        self._limits, self._most_head, self._always = limits, limits.max_head, limits.reuse is Reuse.ALWAYS
         self._name = name
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -218,8 +220,8 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._parser_stopped(error)
             return
-        if self._dry > self._limits.max_head:
-            self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._limits.max_head} bytes"))
+        if self._dry > self._most_head:
+            self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._most_head} bytes"))
         elif self._complete:
             self._finish()
         elif self._between and not data.endswith(b"\r\n"):
@@ -271,8 +273,8 @@ class Connection(asyncio.Protocol):
         assert response is not None
         status = self._parser.get_status_code()
         headers = self._headers
-        if self._dry > self._limits.max_head and head_size(headers) > self._limits.max_head:
-            raise _Refused(f"a response head over {self._limits.max_head} bytes")
+        if self._dry > self._most_head and head_size(headers) > self._most_head:
+            raise _Refused(f"a response head over {self._most_head} bytes")
         self._in_head = status < 200  # else what comes now are trailers
         if status < 200:
             if status < 100 or status == 101:
@@ -283,7 +285,7 @@ class Connection(asyncio.Protocol):
         keep = self._parser.should_keep_alive()
         # The parser says no to keep-alive wherever the end of the connection ends the body, so look only then.
         self._until_close = not keep and not framed(headers)
-        self._keep = keep and (self._limits.reuse is Reuse.ALWAYS or has_length(headers))
+        self._keep = keep and (self._always or has_length(headers))
         response.begin(status, headers)
         if self._head_request:
             self._complete = True  # whatever length the head announces: no body follows
@@ -329,14 +331,14 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         """The response is complete."""
-        response = self._response
+        response, transport = self._response, self._transport
         assert response is not None
-        reusable = self._keep and self._body is None
+        reusable = self._keep and self._body is None and transport is not None and not transport.is_closing()
         if self._read_paused:
             self.drained()  # the response holds all of it; this connection may read again
         self._response = self._body = None
         response.end()
-        if not reusable or not self.usable or not self._owner.connection_idle(self):
+        if not (reusable and self._owner.connection_idle(self)):
             self.abort()
 
     def _ended(self, how: str) -> None:

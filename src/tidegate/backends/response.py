@@ -204,8 +204,7 @@ class Response:
         self.status = status
         self.headers = headers
         self.head_at = self.last_byte_at
-        if self._waiter is not None:
-            self._wake()
+        self._wake()
 
     def feed(self, data: bytes) -> bool:
         """A piece of the body has come. Whether it has been passed on already, so that nothing waits here."""

@@ -218,10 +218,11 @@ class Upstream:
 
     def connection_idle(self, connection: Connection) -> bool:
         """A connection is free again; False when it is not wanted."""
-        if len(self._idle) >= self._max_idle:
+        idle = self._idle
+        if len(idle) >= self._max_idle:
             return False
         connection.idle_since = connection.loop.time()
-        self._idle.append(connection)
+        idle.append(connection)
         if self._sweep is None:
             self._sweep = connection.loop.call_later(self._idle_timeout_s, self._close_overdue)
         return True

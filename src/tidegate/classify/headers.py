@@ -104,6 +104,7 @@ class _Row:
     Attributes:
         valid: all are tokens (RFC 9110 §5.1).
         twice: one that may stand once and stands more often.
+        length: place of ``content-length`` where that alone says how long a body is, -1 elsewhere.
         lengths: places of ``content-length``.
         coded: there is a ``transfer-encoding``.
         connection: there is a ``connection``, whose value may name others that are for this hop only.
@@ -112,6 +113,7 @@ class _Row:
 
     valid: bool
     twice: bytes | None
+    length: int
     lengths: tuple[int, ...]
     coded: bool
     connection: bool
@@ -128,11 +130,14 @@ def _row_of(headers: RawHeaders) -> _Row:
 
 def _read_row(names: tuple[bytes, ...]) -> _Row:
     twice = {name for name, times in Counter(names).items() if times > 1} if len(set(names)) != len(names) else ()
+    lengths = tuple(place for place, name in enumerate(names) if name == b"content-length")
+    coded = b"transfer-encoding" in names
     row = _Row(
         valid=b"" not in names and not b"".join(names).translate(None, _TOKEN_BYTES),
         twice=next((name for name in names if name in twice and _says_one_thing(name)), None),
-        lengths=tuple(place for place, name in enumerate(names) if name == b"content-length"),
-        coded=b"transfer-encoding" in names,
+        length=lengths[0] if len(lengths) == 1 and not coded else -1,
+        lengths=lengths,
+        coded=coded,
         connection=b"connection" in names,
         upstream=tuple(name not in _NOT_UPSTREAM and not name.startswith(b"x-tidegate-") for name in names),
     )
@@ -210,9 +215,9 @@ def check_headers(headers: RawHeaders, named: Headers | None = None) -> Refused 
         return _bad("expected header values without line breaks, got one with CR, LF or NUL")
     if row.twice is not None:
         return _bad(f"expected one {row.twice.decode()} header, got several", row.twice.decode())
+    if row.length >= 0 and headers[row.length][1].isdigit():
+        return None
     if row.lengths:
-        if len(row.lengths) == 1 and not row.coded and headers[row.lengths[0]][1].isdigit():
-            return None
         return _check_length([headers[place][1].strip(b" \t") for place in row.lengths], coded=row.coded)
     return _check_coding(headers) if row.coded else None
 

@@ -11,6 +11,7 @@ words that client libraries want in place of a key, such as ``EMPTY``, count as 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -133,6 +134,7 @@ def presented_key(headers: Headers) -> bytes | Refused | None:
     return None
 
 
+@lru_cache(maxsize=16)  # few, since clients choose them
 def is_loopback_host(host: bytes | None) -> bool:
     """Whether a ``Host`` header names this machine: ``localhost``, a name under it, or a loopback address.
 
