@@ -310,7 +310,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
         jobs=None if jobs is None else jobs.app,
         traces=traces,
     )
-    keeper = Keeper(settings.control.store)
+    keeper = Keeper(settings.control.store, aside=True)
     audit = Audit(keeper, clock.utc_now, audit_file(settings.control.audit_file))
     in_force = InForce(driver, recorder, pools, classifier, (refuser, models, completions))
     live = Live(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,17 @@ async def test_a_change_is_on_disk_before_its_answer(tmp_path: Path) -> None:
     await keeper.close()
     with pytest.raises(Unavailable):
         await keeper.ask(lambda store: store.tenants())
+
+
+@pytest.mark.anyio
+async def test_a_store_in_memory_is_asked_in_a_thread_where_it_may_hold_up_requests() -> None:
+    keeper = Keeper(None, aside=True)
+    await keeper.open()
+    audit = Audit(keeper, LoopClock().utc_now)
+    record = audit.add("duty", "mode", [("mode", "a", "b")])
+    assert record.id is None
+    await audit.settled()
+    assert [found.id for found in await audit.page(None, 9)] == [record.id] == [1]
+    assert await keeper.ask(lambda _: threading.get_ident()) != threading.get_ident()
+    assert not keeper.durable, "what is in memory has the bounds of memory"
+    await keeper.close()

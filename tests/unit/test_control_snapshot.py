@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -241,5 +243,60 @@ def test_after_a_fault_of_the_scheduler_only_that_is_told() -> None:
         numbers = observer.numbers()
         assert numbers["fault"].startswith("the scheduler stopped")
         assert (observer.peaks(), observer.point()) == ({}, {})
+
+    run_virtual(story())
+
+
+def test_what_happens_while_the_numbers_are_put_together_is_in_the_next_ones() -> None:
+    async def story() -> None:
+        stage = Stage()
+        observer = Observer(stage.driver, stage.recorder, stage.live)
+        waiting = [asyncio.create_task(run(stage, f"t{n}", 1, 4.0, tokens=10)) for n in range(3)]
+        await asyncio.sleep(0.1)
+        before = observer.numbers()
+        parts, steps = observer.in_parts(), 0
+        numbers: dict[str, Any] = {}
+        try:
+            while True:
+                next(parts)
+                steps += 1
+                waiting.append(asyncio.create_task(run(stage, f"u{steps}", 2, 4.0, tokens=10)))
+                await asyncio.sleep(0)
+                stage.live.switch("transactions_only" if steps % 2 else "normal", who="duty")
+        except StopIteration as end:
+            numbers = end.value
+        assert steps >= 3
+        assert numbers | {"tenants": 0, "refusals": 0} == before | {"tenants": 0, "refusals": 0}, "these come last"
+        assert observer.numbers() != before
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    run_virtual(story())
+
+
+def test_no_part_of_the_numbers_is_long_however_many_tenants_and_backends_there_are() -> None:
+    """By the calls that it makes: a clock would measure the machine."""
+
+    async def story() -> None:
+        backends = [", ".join(f'{{name: b{m}-{b}, url: "http://b{m}-{b}:1"}}' for b in range(4)) for m in range(40)]
+        stage = Stage(f"models: [{', '.join(f'{{name: m{m}, backends: [{b}]}}' for m, b in enumerate(backends))}]")
+        for second in range(60):
+            for n in range(1000):
+                stage.recorder.tenant_tokens.add(second, f"t{n + second * 100}", 1 + n)
+                stage.recorder.tenant_refusals.add(second, f"t{n + second * 100}", 1 + n)
+        await asyncio.sleep(59.5)
+        parts, calls = Observer(stage.driver, stage.recorder, stage.live).in_parts(), [0]
+
+        def count(_frame: FrameType, event: str, _argument: object) -> None:
+            calls[-1] += event in {"call", "c_call"}
+
+        sys.setprofile(count)
+        try:
+            for _ in parts:
+                calls.append(0)
+        finally:
+            sys.setprofile(None)
+        assert max(calls) < sum(calls) / 6, calls
 
     run_virtual(story())

@@ -54,6 +54,45 @@ def test_the_heaviest_of_a_minute_with_many_names_are_found_and_the_error_is_tol
     assert heavy.missed < 60_000 / 100
 
 
+def test_a_minute_is_added_up_a_slot_at_a_time_and_the_heaviest_are_the_same() -> None:
+    whole, parted = RecentHeavy(), RecentHeavy()
+    for step in range(60_000):
+        for heavy in (whole, parted):
+            heavy.add(step / 1000, f"t{step % 2000 if step % 3 else step % 7}", 1)
+    assert sum(1 for _ in parted.add_up(59.9)) == 11
+    assert next(parted.add_up(59.9), "nothing") == "nothing", "it is done until the next slot begins"
+    assert parted.top(59.9, 5) == whole.top(59.9, 5)
+    assert parted.missed == whole.missed
+
+
+def test_a_slot_that_begins_while_the_last_ones_are_added_up_is_not_forgotten() -> None:
+    heavy = RecentHeavy()
+    heavy.add(0.0, "a", 1)
+    heavy.add(6.0, "b", 3)
+    steps = heavy.add_up(7.0)
+    next(steps)
+    heavy.add(11.0, "c", 2)
+    for _ in steps:
+        pass
+    heavy.add(11.0, "c", 2)
+    assert heavy.top(7.0, 3) == [("c", 4), ("b", 3), ("a", 1)]
+
+
+def test_sums_of_tables_are_too_small_by_no_more_than_they_say() -> None:
+    chance, true, sum_ = random.Random(9), Counter[str](), Heavy(64)
+    for _ in range(12):
+        part = Heavy(64)
+        for _ in range(3000):
+            name = f"t{int(chance.paretovariate(0.7)) % 1000}"
+            true[name] += 1
+            part.add(name, 1)
+        sum_.merge(part)
+        assert len(sum_.amounts) <= 128
+    assert sum_.missed <= 12 * 3000 / 64
+    for name, amount in true.items():
+        assert 0 <= amount - sum_.amounts.get(name, 0) <= sum_.missed
+
+
 def test_the_last_refusals_are_kept_as_the_clients_got_them() -> None:
     recent = RecentRefusals()
     for number in range(KEPT + 5):

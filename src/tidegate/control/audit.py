@@ -131,7 +131,7 @@ class Audit:
         """Begin to write, unless somebody does."""
         if self._unwritten and (self._writing is None or self._writing.done()):
             writing = self._write_all()
-            if self._keeper.durable:
+            if self._keeper.waits:
                 self._writing = asyncio.get_running_loop().create_task(writing)
             else:
                 finish_now(writing)

