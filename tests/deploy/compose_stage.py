@@ -63,7 +63,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(say: Callable[[], Any], seconds: float = 10.0) -> Any:
+def until(say: Callable[[], Any], seconds: float = 40.0) -> Any:
     """Wait until something is said that is true; what cannot be asked yet says nothing."""
     end, found = time.monotonic() + seconds, None
     while time.monotonic() < end:

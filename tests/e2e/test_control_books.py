@@ -103,7 +103,7 @@ async def test_usage_is_what_the_clients_saw_and_outlives_a_restart(tmp_path: Pa
             seen["shop"][answer.status] += 1
             before = await usage_of(process)
             process.signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, 5) == 0
+            assert await asyncio.to_thread(process.wait, 30) == 0
         async with gateway(settings) as process:
             found = await usage_of(process)
     assert found == before

@@ -116,7 +116,7 @@ async def test_the_switch_says_what_will_happen_does_it_and_every_screen_tells()
         answers = [await asyncio.wait_for(task, 20) for task in tasks[1:]]
         assert all(b"load_shedding_fallback" in answer.body for answer in answers)
         assert (len(answers), tasks[0].done()) == (7, False)
-        for each, words in ((screen, "back to normal in 14:5"), (phone, "14:5")):
+        for each, words in ((screen, "back to normal in 14:"), (phone, "14:")):
             await each.shows("#mode", "transactions_only")
             await each.shows("#mode", words)
         fallback = await ask(process.url, chat(), headers={"x-tidegate-band": "p2"})
@@ -209,17 +209,20 @@ async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
         browser() as opened,
         dashboard(opened, process.control) as screen,
     ):
-        for _ in range(3):
-            assert (await ask(process.url, chat(), headers={"x-tidegate-band": "p1"})).status == 200
         await screen.view("knobs")
         await screen.page.locator("[name='policy.bands.p1.weight']").fill("30")
         await screen.shows("#preview", "20 → 30")
+        asked = 0
         for _ in range(4):  # on a machine that does much else, a child of the lowest priority takes too long
+            for _ in range(3):
+                assert (await ask(process.url, chat(), headers={"x-tidegate-band": "p1"})).status == 200
+            asked += 3
             await screen.page.locator("#what-if").click()
             await screen.is_true("() => !document.querySelector('#preview [role=status]')", within_ms=75_000)
             if "took more than" not in await screen.text("#what-if-result"):
                 break
-        await screen.shows("#what-if-result", "3 requests")
+        said = await screen.text("#what-if-result")
+        assert any(f"{count} requests" in said for count in range(3, asked + 1, 3)), said
         await screen.shows("#what-if-result", "wait p99")
         assert get(process, "/admin/policy")["bands"]["p1"]["weight"] == 20, "nothing has changed"
 
@@ -264,7 +267,7 @@ async def test_a_screen_without_live_numbers_says_so_and_comes_back_by_itself() 
             async with dashboard(opened, control, complaints=lambda text: "ERR_" in text) as screen:
                 await screen.shows("#pulse", "live")
                 process.signal(signal.SIGSTOP)
-                await screen.shows("#stale", "not live", within_ms=15_000)
+                await screen.shows("#stale", "not live")
                 assert "old" in str(await screen.page.locator("body").get_attribute("class"))
                 assert await screen.page.locator("#stale").is_visible()
                 process.signal(signal.SIGCONT)

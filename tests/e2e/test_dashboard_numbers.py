@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from e2e.browser import browser, dashboard
-from e2e.raw import DONE, Upstream, Visit, chat, chunk, gateway
+from e2e.raw import DONE, Upstream, Visit, chat, chunk, gateway, until
 from tidegate.config import key_digest
 
 pytestmark = [pytest.mark.services, pytest.mark.anyio, pytest.mark.timeout(200)]  # 3 to 6 s on a machine at rest
@@ -113,19 +113,20 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
         late_s: list[float] = []
         questions = asyncio.ensure_future(busy(process.url, late_s))
         p1 = [asyncio.ensure_future(request(process.url, "shop-key")) for _ in range(12)]
-        await screen.is_true("() => Number(document.querySelector('#tile-waiting-big').textContent) >= 2")
+        await until(lambda: process.total("tidegate_queue_depth") >= 2, within_s=5)
         p2 = [asyncio.ensure_future(request(process.url, "batch-key")) for _ in range(8)]
         seen, other = await asyncio.gather(*p1), await asyncio.gather(*p2)
         questions.cancel()
         slack_s = 0.05 + 2 * max(late_s)  # once when it was sent, once when its content came
         await screen.shows("[data-band=p1] [data-key=running]", "0")
         await screen.shows("[data-band=p2] [data-key=running]", "0")
-        await asyncio.sleep(1)  # one more frame: everything has ended
-
         refused = sum(each.status == 429 for each in other)
         done = [each for each in (*seen, *other) if each.status == 200]
         assert {each.status for each in seen} == {200}
         assert refused > 0
+        await screen.shows("[data-band=p2] [data-key=refusals]", f"tenant_limit {refused}")
+        await screen.shows("#tenants-tokens", f"{sum(USAGE.values()) * (len(done) - len(seen))}")
+        await asyncio.sleep(2)  # some frames more: everything has ended
         assert f"{refused} in 1 min: tenant limit {refused}" in await screen.text("#tile-refused-say")
         assert f"p2 {refused}" in await screen.text("#tile-refused .split")
         assert f"tenant_limit {refused}" in await screen.text("[data-band=p2] [data-key=refusals]")

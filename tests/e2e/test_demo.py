@@ -66,7 +66,7 @@ def demo() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_demo_ends_with_a_table_and_a_verdict() -> None:
-    done = subprocess.run((*COMMAND, "--seconds", "2", "--json"), capture_output=True, text=True, timeout=50)
+    done = subprocess.run((*COMMAND, "--seconds", "2", "--json"), capture_output=True, text=True, timeout=55)
     result = json.loads(done.stdout)
     assert done.returncode in (0, 1, 3), done.stderr
     assert result["verdict"]["code"] == done.returncode
@@ -144,7 +144,7 @@ def test_a_child_that_cannot_start_is_told_with_its_words(tmp_path: Path) -> Non
     broken = tmp_path / "sitecustomize.py"
     broken.write_text("import sys\nif 'serve' in sys.orig_argv:\n    sys.exit('no gateway today')\n")
     environ = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run((*COMMAND, "--seconds", "1"), capture_output=True, text=True, timeout=30, env=environ)
+    done = subprocess.run((*COMMAND, "--seconds", "1"), capture_output=True, text=True, timeout=55, env=environ)
     assert done.returncode == 1
     assert "the gateway ended with code 1" in done.stdout
     assert "no gateway today" in done.stdout

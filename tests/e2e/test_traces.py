@@ -75,7 +75,7 @@ async def test_waits_seats_and_calls_reach_the_receiver_and_the_engine_continues
             assert [answer.status for answer in await asyncio.gather(*both)] == [200, 200]
             assert (await ask(process.url, {"model": "raw"}, headers={"content-type": "text/plain"})).status == 415
             process.signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, 5) == 0
+            assert await asyncio.to_thread(process.wait, 30) == 0
         requests = receiver.named("POST /v1/chat/completions")
         assert len(requests) == 3
         ours = [span for span in requests if span.get("parentSpanId") == PARENT[36:52]]
@@ -116,7 +116,7 @@ async def test_of_what_is_not_sampled_nothing_is_sent_and_a_context_goes_on_as_i
             for headers in ({}, {"traceparent": unsampled, "tracestate": "a=1"}):
                 assert (await ask(process.url, chat(), headers=headers)).status == 200
             process.signal(signal.SIGTERM)
-            await asyncio.to_thread(process.wait, 5)
+            await asyncio.to_thread(process.wait, 30)
         assert receiver.spans == []
         one, two = (visit.headers for visit in upstream.visits)
         assert "traceparent" not in one
