@@ -170,11 +170,6 @@ class _AnswerRow:
 _answer_rows: dict[tuple[bytes, ...], _AnswerRow] = {}
 
 
-def _answer_row_of(headers: RawHeaders) -> _AnswerRow:
-    names = next(zip(*headers, strict=True))
-    return _answer_rows.get(names) or _read_answer_row(names)
-
-
 def _read_answer_row(names: tuple[bytes, ...]) -> _AnswerRow:
     lower = tuple(name.lower() for name in names)
     connection = b"connection" in lower
@@ -299,17 +294,15 @@ def downstream_headers(headers: RawHeaders) -> RawHeaders:
     Vendor rate limits and retry hints belong to the gateway's shared account and would mislead a client; the gateway
     says its own. The length stays, since the bytes do.
     """
-    if not headers:
-        return []
-    row = _answer_row_of(headers)
+    names = next(zip(*headers, strict=True), ())
+    row = _answer_rows.get(names) or _read_answer_row(names)
     return _passed(headers, row, row.downstream)
 
 
 def unmeasured_headers(headers: RawHeaders) -> RawHeaders:
     """Return the same without the length, for an answer whose bytes may be others."""
-    if not headers:
-        return []
-    row = _answer_row_of(headers)
+    names = next(zip(*headers, strict=True), ())
+    row = _answer_rows.get(names) or _read_answer_row(names)
     return list(compress(headers, row.unmeasured)) if row.simple else _passed(headers, row, row.unmeasured)
 
 

@@ -140,8 +140,7 @@ class Completions:
             self._crowd.leave(tenant.name)
 
     async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
-        exchange = Exchange(self._driver, link)
-        exchange.trace = call.trace
+        exchange = Exchange(self._driver, link, call.trace)
         self.live.add(exchange)
         classified = asked.classified
         try:
@@ -339,12 +338,13 @@ class Completions:
         if exchange.cut:
             return Cut.CUT
         verdict = self.heard(backend, beginning)
-        if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
-            beginning.response.abort()
-            return Requeue(avoid=True)
-        if verdict is Verdict.PAUSE and tries.later():
-            beginning.response.abort()
-            return Requeue()
+        if verdict is not Verdict.GOOD:
+            if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
+                beginning.response.abort()
+                return Requeue(avoid=True)
+            if verdict is Verdict.PAUSE and tries.later():
+                beginning.response.abort()
+                return Requeue()
         return await self.answering.relay(call, asked, exchange, tries, beginning, send)
 
     def heard(self, backend: Backend, beginning: Beginning) -> Verdict:
@@ -354,11 +354,11 @@ class Completions:
             quota = rate_limit(backend.name, headers, at_utc=self._clock.utc_now())
             if quota is not None:
                 self._driver.observe(quota)
-        if verdict is Verdict.PAUSE:
+        if verdict is Verdict.GOOD:
+            backend.prober.answered()
+        elif verdict is Verdict.PAUSE:
             wait_s = pause_s(headers, at_utc=self._clock.utc_now())
             self._driver.observe(Paused(backend.name, self._clock.now() + wait_s))
-        elif verdict is Verdict.GOOD:
-            backend.prober.answered()
         else:
             self._pools.failed(backend, beginning.why)
         return verdict

@@ -67,7 +67,7 @@ class Exchange:
         "used",
     )
 
-    def __init__(self, driver: Driver, link: Link) -> None:
+    def __init__(self, driver: Driver, link: Link, trace: Trace | None = None) -> None:
         self._driver = driver
         self.link = link
         self._task = asyncio.current_task()
@@ -79,7 +79,7 @@ class Exchange:
         self.response: Response | None = None
         self.gone = link.gone
         self.stopped: Reason | None = None
-        self.trace: Trace | None = None
+        self.trace = trace
         self.lost: Reason | None = None
         self.cut = self._leaving = self._unasked = False
         self.may_stop: Callable[[], bool] | None = None

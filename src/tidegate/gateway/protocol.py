@@ -264,8 +264,8 @@ class ClientProtocol(HttpToolsProtocol):
         else:
             cycle.more_body = False
             cycle.message_event.set()
-        # A body that ended above the high-water mark has paused the read side; unpaused, a leaving client is seen.
-        self.flow.resume_reading()
+        if self.flow.read_paused:  # by a body above the high-water mark; unpaused, a leaving client is seen
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         link, self.link = self.link, None

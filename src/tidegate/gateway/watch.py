@@ -240,8 +240,7 @@ def inspect_whole(body: bytes) -> tuple[bool, Used]:
     except msgspec.DecodeError:
         return False, NOTHING
     failed = bytes(whole.error) != b"null" or whole.object == "error"
-    usage = whole.usage
-    return failed, NOTHING if usage is None else _used(usage)
+    return failed, NOTHING if whole.usage is None else _used(whole.usage)
 
 
 def with_tier(body: bytes, tier: str) -> bytes:
