@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -76,16 +77,17 @@ def test_init_prints_to_standard_output_and_names_the_nearest_preset() -> None:
     assert "got 'strikt'; did you mean 'strict'?" in result.output
 
 
-def test_keygen_prints_a_key_its_digest_and_an_entry_that_loads() -> None:
-    output = run("keygen", "--name", "2024").output
+@pytest.mark.parametrize("name", ["2024", "null", "No", "shop"])
+def test_keygen_prints_a_key_its_digest_and_an_entry_that_loads(name: str) -> None:
+    output = run("keygen", "--name", name).output
     match = re.search(r"^key:    (tg-[\w-]{43})$", output, re.MULTILINE)
     assert match
     digest = key_digest(match[1])
     assert f"digest: {digest}" in output
     snippet = output[output.index("tenants:") :]
     settings = parse_settings("models: [{name: m, backends: [{url: http://a}]}]\n" + snippet)
-    assert (settings.tenants[0].name, settings.tenants[0].keys) == ("2024", (digest,))
-    assert yaml.safe_load(snippet)["tenants"][0]["name"] == "2024"
+    assert (settings.tenants[0].name, settings.tenants[0].keys) == (name, (digest,))
+    assert yaml.safe_load(snippet)["tenants"][0]["name"] == name
     assert match[1] not in snippet
 
 
@@ -94,6 +96,9 @@ def test_keygen_makes_a_new_key_each_time_and_refuses_a_name_that_cannot_be() ->
     result = run("keygen", "--name", "a/b")
     assert result.exit_code == 2
     assert "--name: expected a name" in result.output
+    result = run("keygen", "--name", "anonymous")  # the settings file refuses it
+    assert result.exit_code == 2
+    assert "--name: expected another name" in result.output
 
 
 def test_check_judges_a_good_file(tmp_path: Path) -> None:
@@ -191,3 +196,12 @@ def test_faults_are_told_in_one_line(
     _output.tell(error)
     assert capsys.readouterr().err == shown
     assert _output.status_of(error) == status
+
+
+def test_an_engine_whose_port_is_taken_says_which(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, error = failed("engine", "--listen", listen, capsys=capsys, monkeypatch=monkeypatch)
+    assert (status, error) == (1, f"tidegate: {listen}: Address already in use\n")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import socket
+import time
 
+import pytest
+from typer.testing import CliRunner
+
+from tidegate.cli import app
 from tidegate.cli.replay._command import _told
 
 
@@ -18,3 +23,14 @@ def test_what_the_set_up_lacks_is_named(reason: str, option: str) -> None:
 
 def test_other_faults_name_no_option() -> None:
     assert "--" not in _told({"connection_lost": 1})
+
+
+def test_a_gateway_that_is_not_there_ends_a_rehearsal_before_it_begins() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+        began = time.monotonic()
+        words = ["replay", "flash-sale", "--url", f"http://{place}", "--seconds", "1", "--drain", "10"]
+        result = CliRunner().invoke(app, words)
+    assert time.monotonic() - began < 8
+    assert (result.exit_code, f"tidegate replay: no answer from {place}" in result.output) == (1, True), result.output

@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from tidegate.cli._output import INVALID
-from tidegate.config import ExpectedError, key_digest, parse_name
+from tidegate.config import ANONYMOUS, ExpectedError, key_digest, parse_name
 
 KEY_BYTES = 32
 """256 bits: guessing is hopeless, so the stored digest needs neither salt nor stretching."""
+
+_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+"""What YAML reads as something else than text."""
 
 
 def keygen(
@@ -26,6 +29,9 @@ def keygen(
     except ExpectedError as error:
         typer.echo(f"--name: {error}, got {name!r}", err=True)
         raise typer.Exit(INVALID) from None
+    if tenant == ANONYMOUS:
+        typer.echo(f"--name: expected another name, callers without a key have this one, got {name!r}", err=True)
+        raise typer.Exit(INVALID)
     key = "tg-" + secrets.token_urlsafe(KEY_BYTES)
     digest = key_digest(key)
     typer.echo(f"key:    {key}\ndigest: {digest}\n")
@@ -34,5 +40,6 @@ def keygen(
 
 
 def _quoted(name: str) -> str:
-    """Quote what YAML would not read as text by itself, like ``2024`` or ``a:``."""
-    return name if name.replace("-", "").replace("_", "").isalpha() else f'"{name}"'
+    """Quote what YAML would not read as text by itself, like ``2024``, ``a:`` or ``null``."""
+    plain = name.replace("-", "").replace("_", "").isalpha() and name.lower() not in _WORDS
+    return name if plain else f'"{name}"'

@@ -55,9 +55,9 @@ def _bind(options: EngineOptions) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((options.host, options.port))
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise
+        raise OSError(error.errno, error.strerror, f"{options.host}:{options.port}") from None
     return sock
 
 

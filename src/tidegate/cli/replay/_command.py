@@ -32,6 +32,9 @@ from tidegate.simulation.scenario import NEVER, Scenario
 MAX_LATE_S = 0.25
 """Lateness of this client above which its figures mean little."""
 
+REACH_S = 10.0
+"""Longest time that the first connection may take."""
+
 
 def replay(
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A file, or the name of a shipped scenario.")],
@@ -122,8 +125,22 @@ def _shortened(scenario: Scenario, speed: float, seconds: float | None, drain: f
 
 
 async def _run(rehearsal: Rehearsal, speed: float) -> None:
+    await _reach(rehearsal.target)
     async with _shown(rehearsal, rehearsal.scenario.until_s / speed):
         await rehearsal.run(speed=speed)
+
+
+async def _reach(target: Target) -> None:
+    """End where nobody answers, instead of a whole rehearsal of connections that are refused."""
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(target.host, target.port, ssl=target.tls)
+    except OSError as error:  # a time-out is one
+        typer.echo(
+            f"tidegate replay: no answer from {target.host}:{target.port}: {error or 'it took too long'}", err=True
+        )
+        raise typer.Exit(FAILED) from None
+    writer.close()
 
 
 def _result(rehearsal: Rehearsal, speed: float) -> Result:
