@@ -48,8 +48,9 @@ from tidegate.runtime.protocol import SchedulerLike
 from tidegate.runtime.waiters import FutureWaiter, Refusal, StoppableWaiter, TicketWaiter
 from tidegate.telemetry import Recorder
 
-BATCH = 256
-"""Most actions carried out in one turn of the loop; the rest follow in the next (about 1 ms of work each)."""
+BATCH = 64
+"""Most actions carried out in one turn of the loop; the rest follow in the next. The requests that hear of them write
+their answers in the same turn, some 30 µs each among warm caches: 2 ms."""
 MOST_LOOKED_AT = 5000
 """Most waiting tickets that one listing looks at (about 1 ms)."""
 ENDINGS = (Reject, Evict)
@@ -318,17 +319,25 @@ class Driver:
             return []
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
-        if actions:
+        if self._working:
             self._todo.extend(actions)
-        if not self._working:
-            if self._todo:
-                self._work()
-            if self._fault is None:
-                wake = self._scheduler.next_wakeup()
-                if wake is not None and wake < self._alarm.at:
-                    self._alarm.set(wake, self._loop)
-            if self._drained is not None:
-                self._look_idle(self._drained)
+            return
+        if len(actions) == 1 and type(only := actions[0]) is Dispatch and not self._todo:  # the most common by far
+            self._working = True
+            try:
+                self._dispatch(only.lease)
+            finally:
+                self._working = False
+        elif actions:
+            self._todo.extend(actions)
+        if self._todo:
+            self._work()
+        if self._fault is None:
+            wake = self._scheduler.next_wakeup()
+            if wake is not None and wake < self._alarm.at:
+                self._alarm.set(wake, self._loop)
+        if self._drained is not None:
+            self._look_idle(self._drained)
 
     def _work(self) -> None:
         self._working = True
