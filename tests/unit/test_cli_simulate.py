@@ -200,6 +200,15 @@ def test_a_page_that_cannot_be_written_is_told_before_the_run(small: Path) -> No
     assert result.exception.filename == str(small.parent / "no")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
+def test_a_terminal_that_has_not_all_letters_gets_those_that_it_has(small: Path, encoding: str) -> None:
+    command = [sys.executable, "-m", "tidegate", "simulate", str(small), "--baseline", "none"]
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    result = subprocess.run(command, env=environ, capture_output=True, check=False, timeout=18)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert "holds" in result.stdout.decode(encoding)
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(small: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import typer
 
 from tidegate.config import ConfigError
@@ -9,6 +12,13 @@ from tidegate.config import ConfigError
 FAILED = 1
 INVALID = 2
 """Status for settings that cannot be used, as for a wrong option."""
+
+
+def spare_letters() -> None:
+    """Print ``?`` for a letter that the terminal's encoding lacks: a report with one less is better than none."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def tell(error: Exception) -> None:
