@@ -126,8 +126,11 @@ def stalls(minutes: float = 1.0) -> list[Row]:
             assert streams.stdin is not None
             streams.stdin.close()
             ended = json.loads(line(streams))["ended"]
+            assert engine.stdin is not None
+            engine.stdin.close()
+            engine_ms = json.loads(line(engine))["late_ms"]
     p99 = f"p50 {told['p50']:.1f} ms, p99 {told['p99']:.1f} ms, longest {told['most']:.0f} ms"
-    others = {key: value for key, value in told.items() if key not in {"count", "p50", "p99", "most"}}
+    others = {key: value for key, value in told.items() if key not in {"count", "p50", "p99", "most", "behind"}}
     return [
         (
             "loop late at most",
@@ -136,6 +139,11 @@ def stalls(minutes: float = 1.0) -> list[Row]:
         ),
         ("refusal in the same run", p99, "p99 < 5 ms"),
         ("  refusals: statuses, not sent in time", str(others), f"429 for {REFUSALS}/s"),
+        (
+            "  late by themselves at most: engine, clients",
+            f"{engine_ms:.0f}, {told['behind']:.0f} ms",
+            "a burst comes then",
+        ),
         ("  streams that ended and were replaced", f"{ended / seconds:.0f}/s", ""),
         ("  the gateway's core", f"{ran / seconds:.0%} used, {waited / seconds:.1%} waited for", "0% waited for"),
     ]

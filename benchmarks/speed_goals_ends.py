@@ -1,6 +1,8 @@
 """The other ends of ``benchmarks.speed_goals``, each a process of its own that prints lines of JSON or words.
 
 ``engine SECONDS`` streams for ever, or for so long, a chunk a second to each of its clients, spread over the second.
+What it could not write in time it leaves out, as an engine does that was held up; how late it was at most it says when
+its input ends.
 ``streams FULL COUNT RUNNING URL`` holds COUNT streams open and FULL of the model ``busy``, says when RUNNING are,
 asks again for those that end, and says how often when its input ends.
 ``refused RATE SECONDS URL`` sends requests on time whatever the answers take, and times the refusals.
@@ -94,15 +96,21 @@ async def engine(lasts_s: str = "inf") -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Engine, "127.0.0.1", 0, backlog=4096)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    began, number = loop.time(), 0
-    while True:
+    ended = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ended.set)
+    began, number, late_s = loop.time(), 0, 0.0
+    while not ended.is_set():
         group, now = Engine.groups[number % GROUPS], loop.time()
         for transport, until in list(group.items()):
             transport.write(_CHUNK if now < until else _LAST)
             if now >= until:
                 del group[transport]
         number += 1
-        await asyncio.sleep(max(0.0, began + number * BEAT_S / GROUPS - loop.time()))
+        passed_s = loop.time() - began
+        late_s = max(late_s, passed_s - number * BEAT_S / GROUPS)
+        number = max(number, int(passed_s * GROUPS / BEAT_S))
+        await asyncio.sleep(max(0.0, number * BEAT_S / GROUPS - passed_s))
+    print(json.dumps({"late_ms": late_s * 1e3}), flush=True)
 
 
 class Reader(asyncio.Protocol):
@@ -195,10 +203,11 @@ async def refused(rate: str, seconds: str, url: str) -> None:
     request = _busy(request_bytes(urlsplit(url).netloc, stream=True))
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
-    began = loop.time()
+    began, behind_s = loop.time(), 0.0
     for number in range(round(float(rate) * float(seconds))):
         if (wait_s := began + number / float(rate) - loop.time()) > 0:
             await asyncio.sleep(wait_s)
+        behind_s = max(behind_s, -wait_s)
         if askers[0].busy:
             late += 1
             continue
@@ -207,7 +216,8 @@ async def refused(rate: str, seconds: str, url: str) -> None:
     await asyncio.sleep(0.5)
     statuses: Counter[int] = sum((asker.statuses for asker in askers), Counter())
     times = sorted(took for asker in askers for took in asker.times)
-    print(json.dumps(_quantiles(times) | {"not_sent": late} | {str(key): n for key, n in statuses.items()}))
+    found = _quantiles(times) | {"behind": behind_s * 1e3, "not_sent": late}
+    print(json.dumps(found | {str(key): n for key, n in statuses.items()}))
 
 
 async def pace(rate: str, seconds: str, *urls: str) -> None:
