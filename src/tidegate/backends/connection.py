@@ -307,8 +307,8 @@ class Connection(asyncio.Protocol):
         self._dry = 0
         if response.feed(data):
             return
-        self._unread += len(data)
-        if self._unread > self._limits.high_water and not self._read_paused and self._transport is not None:
+        self._unread = unread = self._unread + len(data)
+        if unread > self._limits.high_water and not self._read_paused and self._transport is not None:
             self._read_paused = True
             self._transport.pause_reading()
 

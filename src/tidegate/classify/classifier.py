@@ -171,7 +171,9 @@ class Classifier:
         if isinstance(placed, Refused):
             return placed
         band, predicted = placed
-        names_tier = facts.route is not Route.OTHER  # answers whose shape is not known stay as they are
+        tier = None
+        if isinstance(body.service_tier, str) and facts.route is not Route.OTHER:  # others' answers stay as they are
+            tier = self._bands.tier_of(band)
         return Classified(
             tenant=tenant,
             band=band,
@@ -186,7 +188,7 @@ class Classifier:
             deadline_s=said.deadline_s,
             request_id=said.request_id,
             depends_on=said.depends_on,
-            tier=self._bands.tier_of(band) if isinstance(body.service_tier, str) and names_tier else None,
+            tier=tier,
             max_output_tokens=self._max_output[band],
             clamped=choice.clamped,
             demoted=band != choice.band,

@@ -206,26 +206,27 @@ class _Factor:
 class _Outputs:
     """A decayed histogram of output lengths. Newer samples weigh more instead of all older ones being touched."""
 
-    __slots__ = ("_due", "_samples", "_weight", "_weights", "quantiles")
+    __slots__ = ("_samples", "_until", "_weight", "_weights", "quantiles")
 
     def __init__(self) -> None:
         self._weights = [0.0] * _BUCKETS
         self._weight = 1.0
-        self._samples = 0
-        self._due = 1
+        self._samples = 0  # when the quantiles were read
+        self._until = 1  # samples until they are read anew
         self.quantiles = DEFAULT_OUTPUT_TOKENS
 
     def add(self, bucket: int) -> None:
         weight = self._weight
         self._weights[bucket] += weight
         self._weight = weight / _DECAY
-        self._samples = samples = self._samples + 1
-        if samples >= self._due:
+        self._until = until = self._until - 1
+        if not until:
             self._refresh()
 
     def _refresh(self) -> None:
         """Read the quantiles anew: after each of the first samples, then after every so many."""
-        self._due = self._samples + (1 if self._samples < _REFRESH_EVERY else _REFRESH_EVERY)
+        self._samples += 1 if self._samples < _REFRESH_EVERY else _REFRESH_EVERY
+        self._until = 1 if self._samples < _REFRESH_EVERY else _REFRESH_EVERY
         weight = self._weight
         if weight > 1e100:
             self._weights = [old / weight for old in self._weights]

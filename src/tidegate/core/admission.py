@@ -58,9 +58,10 @@ def arrive(state: State, ticket: Ticket, actions: list[Action]) -> None:
         if pending:
             _park(state, queue, ticket, pending, actions)
             return
-    flow = queue.flows.get(flow_key(ticket) if ticket.flow else ticket.tenant)
+    payer, fair = ticket.tenant, ticket.flow
+    flow = queue.flows.get(flow_key(ticket) if fair and fair != payer else payer)
     if flow is None:
-        tenant = tenants.get(ticket.tenant)
+        tenant = tenants.get(payer)
         flow = state.flow_for(queue, ticket, tenant)
     else:
         tenant = flow.tenant

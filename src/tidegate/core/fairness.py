@@ -137,8 +137,8 @@ class FairFlows:
 
     def correct(self, flow: Flow, tokens: int) -> None:
         """Account for tokens used beyond the estimate; negative gives back."""
-        flow.tag += tokens / flow.tenant.weight
-        if flow.order_no != NONE and flow.tag < flow.order_tag:
+        flow.tag = tag = flow.tag + tokens / flow.tenant.weight
+        if tag < flow.order_tag and flow.order_no != NONE:
             self._move_up(flow)
 
     def lead(self, key: str, tokens: float) -> None:
@@ -172,8 +172,8 @@ class FairFlows:
         flow.tenant.home.flows -= 1
         if flow.tag > self._latest:
             self._latest = flow.tag
-        if not self.count and not self.running:
-            self.virtual = max(self.virtual, self._latest)
+        if not self.count and not self.running and self._latest > self.virtual:
+            self.virtual = self._latest
         if not flow.idle:
             flow.idle = True
             self._idle.append(flow)

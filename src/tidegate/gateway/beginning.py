@@ -60,6 +60,8 @@ class Beginning(msgspec.Struct, gc=False):
                 return Verdict.FAILED
             return Verdict.PAUSE if _TOO_MANY.search(self.start) else Verdict.ELSEWHERE
         status = self.response.status
+        if status < 429:
+            return Verdict.GOOD
         if status == 429:
             stay = self.response.header(b"x-should-retry") == b"false" or _HOPELESS.search(self.start)
             return Verdict.GOOD if stay else Verdict.PAUSE

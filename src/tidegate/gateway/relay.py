@@ -37,6 +37,9 @@ class Relayed(msgspec.Struct, gc=False):
     error: BackendError | None = None
 
 
+_FINE = Relayed()
+
+
 def is_stream(response: Response) -> bool:
     """Whether the answer is an event stream."""
     return response.status == 200 and (response.header(b"content-type") or b"").startswith(_EVENT_STREAM)
@@ -129,7 +132,7 @@ def look_at_whole(call: Call, response: Response, body: bytes, *, now: float) ->
         return Relayed(failed=True), body
     call.first_at = now
     tier = None if call.classified is None else call.classified.tier
-    return Relayed(), body if tier is None else with_tier(body, tier)
+    return _FINE, body if tier is None else with_tier(body, tier)
 
 
 def as_event(body: bytes) -> bytes:

@@ -343,26 +343,23 @@ class Driver:
         self._working = True
         todo = self._todo
         try:
-            left = BATCH
-            while todo and left:
-                left -= 1
-                action = todo.popleft()
-                if type(action) is Dispatch:
-                    self._dispatch(action.lease)
-                else:
-                    self._perform(action)
+            for _ in range(BATCH):
+                if not todo:
+                    break
+                self._perform(todo.popleft())
         finally:
+            self._working = bool(todo)
             if todo:
                 self._loop.call_soon(self._work_on)
-            else:
-                self._working = False
 
     def _work_on(self) -> None:
         self._work()
         self._carry_out(())
 
     def _perform(self, action: Action) -> None:
-        if isinstance(action, Preempt):
+        if isinstance(action, Dispatch):
+            self._dispatch(action.lease)
+        elif isinstance(action, Preempt):
             self._preempt(action)
         elif isinstance(action, ENDINGS):
             self._refuse(action)

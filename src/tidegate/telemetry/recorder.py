@@ -171,10 +171,11 @@ class Recorder:
         self.running[band, lease.backend] -= 1
         account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
         account.request.observe(held_s + lease.waited_s)
-        if outcome is not Outcome.FAILED:
-            reason = None
         if reason is not None:
-            account.refusals[reason] += 1
+            if outcome is Outcome.FAILED:
+                account.refusals[reason] += 1
+            else:
+                reason = None
         read, written = release.input_tokens, release.output_tokens
         self.usage.ended(tenant, outcome, reason, input_tokens=read or 0, output_tokens=written or 0)
         work, used = ticket.work, 0
