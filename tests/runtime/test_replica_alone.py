@@ -179,6 +179,25 @@ def test_before_a_pool_opens_nothing_starts_and_everything_is_told_once_more() -
     assert not each.due(3.02)
 
 
+def test_whoever_fell_quiet_before_a_pool_opens_stays_quiet_when_answers_come_faster() -> None:
+    """Each fast answer makes it wait less long, so that it went alone again for some milliseconds, thirteen times."""
+    each = client()
+    each.look(0.0)
+    each.report(0.0, NOTHING)
+    each.answered(0.04, reply(0.04, open_in_ms=2000))
+    now, told = 0.04, []
+    while now < 1.99:
+        told += each.look(now)
+        if each.due(now):
+            each.report(now, NOTHING)
+            told += each.answered(now + 0.001, reply(now + 0.001, open_in_ms=round(2000 - now * 1000)))
+        now = max(each.wakes_at(), now + 0.001)
+    assert standing(each) is Standing.QUIET
+    assert told == [Capacity("m", 0, 1)]
+    asked(each, 1.99, open_in_ms=1000)  # somebody else came: it opens later
+    assert standing(each) is Standing.SOLO
+
+
 def test_a_sleep_of_the_process_does_not_count_as_silence_of_the_ledger() -> None:
     each = joined()
     each.report(1.0, NOTHING)

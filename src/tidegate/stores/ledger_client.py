@@ -79,7 +79,7 @@ class Client:
         self._sent_at = self._seen_at = self._asked_at = self._answered_at = float("-inf")
         self._unanswered: float | None = None  # when the first call of those without an answer was made
         self._retry_at = float("-inf")
-        self._opens_at = float("-inf")
+        self._opens_at = self._quiet_at = float("-inf")
         self._quiet_told = self._open_told = False
         self._read_until = float("-inf")  # unread answers get so long
         self._told_ack = self._told_used = self._taken = 0
@@ -115,7 +115,7 @@ class Client:
         if self.standing is Standing.SOLO:
             self.counts.solo_s += max(0.0, now - self._seen_at)
         self._seen_at = max(self._seen_at, now)
-        if self._opens_at - self.patience.limit_s <= now and not self._quiet_told:
+        if self._quiet_at <= now and not self._quiet_told:
             self._quiet_told = self._dirty = True
         if self._opens_at <= now and not self._open_told:
             self._open_told = self._dirty = True
@@ -138,7 +138,7 @@ class Client:
             elif self._seen_at < away_at:
                 at = min(at, max(min(away_at, alone_at + LIFT_S * self._lifts()), self._seen_at + 0.001))
         if not self._quiet_told:
-            at = min(at, self._opens_at - self.patience.limit_s)
+            at = min(at, self._quiet_at)
         elif not self._open_told:
             at = min(at, self._opens_at)
         return at if self._busy else min(at, self._next_call())
@@ -198,11 +198,13 @@ class Client:
         while self._charges and self._charges[0].number <= reply.charged:
             self._charges.popleft()
         if reply.open_in_ms > 0:
+            quiet = self._quiet_told and not self._open_told  # and stays so: what is learnt of calls is no way back
             self._opens_at = self._sent_at + reply.open_in_ms / 1000.0
-            self._quiet_told = now >= self._opens_at - self.patience.limit_s
+            self._quiet_at = self._opens_at - (SILENT_S if quiet else self.patience.limit_s)
+            self._quiet_told = now >= self._quiet_at
             self._open_told = False
         else:
-            self._opens_at = float("-inf")
+            self._opens_at = self._quiet_at = float("-inf")
             self._open_told = True
             self.share = reply.solo_share
         self.reply = reply
@@ -280,7 +282,7 @@ class Client:
 
     def _settle(self, now: float) -> list[Signal]:
         """Stand as the ledger's last word, or its silence, wants; return what is new of it."""
-        if self._missing or now < self._opens_at - self.patience.limit_s or self.observing or self._other_bands:
+        if self._missing or now < self._quiet_at or self.observing or self._other_bands:
             self.standing = Standing.SOLO
         elif self._opens_at > float("-inf") or self.reply is None:
             self.standing = Standing.QUIET
