@@ -334,19 +334,20 @@ def build(settings: Settings, options: Options | None = None) -> Service:
     hooks = Hooks(
         completions.stop_request, drain, books, jobs, WhatIf(driver, recorder, simulate, asyncio.to_thread), whole
     )
+    server = ClientServer(
+        app,
+        address=settings.gateway.listen,
+        limits=_limits(settings.gateway),
+        tls=certificate(settings.gateway.tls, "gateway.tls"),
+        listener=options.listener,
+    )
     return Service(
         Parts(
             log=log,
             driver=driver,
             pools=pools,
             completions=completions,
-            gateway=ClientServer(
-                app,
-                address=settings.gateway.listen,
-                limits=_limits(settings.gateway),
-                tls=certificate(settings.gateway.tls, "gateway.tls"),
-                listener=options.listener,
-            ),
+            gateway=server,
             control=ClientServer(
                 build_control_app(driver, recorder, live, hooks, feed, page and page(recorder.exposition)),
                 address=settings.control.listen,
@@ -354,7 +355,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
                 tls=certificate(settings.control.tls, "control.tls"),
             ),
             live=live,
-            collector=GcPolicy(clock, lambda: driver.running + driver.waiting),
+            collector=GcPolicy(clock, lambda: driver.running + driver.waiting, lambda: server.connected),
             stalls=StallMonitor(clock, recorder),
             observed=ObservedLog(driver),
             books=books,

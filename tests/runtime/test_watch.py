@@ -9,7 +9,7 @@ import pytest
 
 from runtime.stories import POLICY
 from tidegate.runtime import GcPolicy, StallMonitor, gc_policy
-from tidegate.runtime.gc_policy import CALM, PATIENCE_S, PAUSE_S, SHARE, YOUNG, YOUNG_EVERY_S
+from tidegate.runtime.gc_policy import CALM, IDLE, PATIENCE_S, PAUSE_S, SHARE, YOUNG, YOUNG_EVERY_S
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock, ManualClock, run_virtual
 
@@ -53,18 +53,21 @@ def test_a_full_collection_waits_for_a_calm_moment_but_not_for_ever(monkeypatch:
         runs: list[float] = []
         monkeypatch.setattr(gc, "collect", lambda: runs.append(loop.time()))
         monkeypatch.setattr(gc_policy, "YOUNG_EVERY_S", PATIENCE_S * 2)  # the young are another test's
-        alive = CALM + 1
-        policy = GcPolicy(ManualClock(), lambda: alive)
+        alive, connected = CALM + 1, 0
+        policy = GcPolicy(ManualClock(), lambda: alive, lambda: connected)
         policy.start(loop)
         del runs[:]  # the one at the start has nobody to disturb
         await asyncio.sleep(10.5 * PAUSE_S)
         assert runs == []
-        alive = CALM
+        alive, connected = 0, (CALM + 1) * IDLE
         await asyncio.sleep(PAUSE_S)
-        assert runs == pytest.approx([11 * PAUSE_S])
+        assert runs == [], "thousands of connections are no calm moment, even without a request"
+        alive, connected = CALM, IDLE - 1
+        await asyncio.sleep(PAUSE_S)
+        assert runs == pytest.approx([12 * PAUSE_S])
         alive = CALM + 1
         await asyncio.sleep(PATIENCE_S + 2 * PAUSE_S)
-        assert runs == pytest.approx([11 * PAUSE_S, 12 * PAUSE_S + PATIENCE_S])
+        assert runs == pytest.approx([12 * PAUSE_S, 13 * PAUSE_S + PATIENCE_S])
         policy.stop()
 
     run_virtual(story())

@@ -56,7 +56,7 @@ class ClientServer(uvicorn.Server):
         self._given = listener
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
-        connections: Parted[Any] = Parted()
+        self._connections = connections = Parted[Any]()
         self.server_state.connections = connections  # type: ignore[assignment]  # a set as far as uvicorn uses it
         self._sweeper = Rounds(SWEEP_S, connections, sweep)
 
@@ -66,6 +66,11 @@ class ClientServer(uvicorn.Server):
         assert self._socket is not None
         scheme = "https" if self.config.is_ssl else "http"
         return f"{scheme}://{Address(self._address.host, self._socket.getsockname()[1])}"
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected, with or without a request."""
+        return len(self._connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
