@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+import msgspec
+
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.resuming import Resuming
 
@@ -17,31 +19,30 @@ class Cut(Enum):
     CUT = auto()
 
 
-class Tries:
+class Tries(msgspec.Struct, gc=False):
     """The tries of one request.
 
     Attributes:
         resuming: what its answer carries from one to the next; ``None``: it cannot go on once it has begun.
         begun: its client has a part of the answer, or the gateway has.
+        failed: names of the backends that have failed it.
+        pauses: answers of 429 so far.
     """
 
-    __slots__ = ("_failed", "_pauses", "begun", "resuming")
-
-    def __init__(self, resuming: Resuming | None = None) -> None:
-        self._failed: tuple[str, ...] = ()
-        self._pauses = 0
-        self.resuming = resuming
-        self.begun = False
+    resuming: Resuming | None = None
+    begun: bool = False
+    failed: tuple[str, ...] = ()
+    pauses: int = 0
 
     def elsewhere(self, pools: Pools, backend: Backend) -> bool:
         """Note a failure of ``backend``; return whether another one is left to try."""
-        self._failed += (backend.name,)
-        return pools.has_another(backend, self._failed)
+        self.failed += (backend.name,)
+        return pools.has_another(backend, self.failed)
 
     def later(self) -> bool:
         """Note a 429; return whether to wait for the end of the pause."""
-        self._pauses += 1
-        return self._pauses <= MOST_PAUSES
+        self.pauses += 1
+        return self.pauses <= MOST_PAUSES
 
     def may_stop(self) -> bool:
         """Say whether the request can be stopped just now without losing what its client has."""
