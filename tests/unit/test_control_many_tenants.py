@@ -149,3 +149,19 @@ def test_another_tenant_leaves_those_of_before_as_they_were_compiled() -> None:
     assert [spec.name for spec in after] == ["new", "t0", "t1", "t2", "t3", *(f"t{n}" for n in range(5, 20))]
     assert [spec.name for spec in after if spec is not specs.get(spec.name)] == ["new", "t3"]
     assert after[4].weight == 7
+
+
+def test_a_page_of_a_thousand_lets_the_loop_turn_and_is_in_order() -> None:
+    async def story() -> tuple[int, list[str]]:
+        names = [f"t{number:04}" for number in range(COUNT)]
+        tenants = ", ".join(f"{{name: {name}, keys: ['{key_digest(name)}']}}" for name in reversed(names))
+        stage, turns = Stage(f"{FILE}tenants: [{tenants}]"), 0
+        asking = asyncio.ensure_future(stage.ask("GET", "/admin/tenants?limit=1000&after=t0009"))
+        while not asking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns, [row["name"] for row in asking.result().json["tenants"]]
+
+    turns, found = asyncio.run(story())
+    assert found == [f"t{number:04}" for number in range(10, 1010)]
+    assert turns >= 1000 // 64

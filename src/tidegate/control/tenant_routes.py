@@ -33,7 +33,7 @@ class TenantRoutes:
 
     async def _listed(self, request: Request, _: Operator) -> Response:
         limit = limit_of(request)
-        found = self._tenants.page(request.query_params.get("after", ""), limit + 1)
+        found = await self._tenants.page(request.query_params.get("after", ""), limit + 1)
         return answer({"tenants": found[:limit], "complete": len(found) <= limit})
 
     async def _shown(self, request: Request, _: Operator) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable
 from datetime import datetime
 from math import inf
@@ -35,6 +36,8 @@ KEY_BYTES = 32
 """256 bits: guessing is hopeless, so the stored digest needs neither salt nor stretching."""
 
 MOST_KEYS = 20
+AT_ONCE = 64
+"""Tenants shown in one turn of the loop: about a millisecond."""
 
 log = structlog.get_logger("tidegate.control")
 
@@ -54,6 +57,7 @@ class Tenants:
         self._utc_now = utc_now
         self._stored: dict[str, StoredTenant] = {}
         self._ends: dict[str, float] = {}  # when the next key of a tenant ends, of those that have one
+        self._named: tuple[object, list[str], dict[str, TenantSettings]] = (None, [], {})
         self._lock = asyncio.Lock()
 
     async def load(self) -> None:
@@ -74,11 +78,26 @@ class Tenants:
             async with self._lock:
                 await self._put_in_force(self._stored)
 
-    def page(self, after: str, limit: int) -> list[dict[str, Any]]:
-        """Return a page of all tenants as they are shown, those of the file too: by name, those behind ``after``."""
-        rows = {row.name: row for row in self._live.settings.tenants if row.name > after}
-        managed = self._live.managed
-        return [_row(rows[name], self._stored.get(name) if name in managed else None) for name in sorted(rows)[:limit]]
+    async def page(self, after: str, limit: int) -> list[dict[str, Any]]:
+        """Return a page of all tenants as they are shown, those of the file too: by name, those behind ``after``.
+
+        The loop turns after ``AT_ONCE`` of them: a thousand take 15 ms.
+        """
+        names, rows = self._by_name()
+        first, found = bisect_right(names, after), list[dict[str, Any]]()
+        for name in names[first : first + limit]:
+            found.append(_row(rows[name], self._stored.get(name) if name in self._live.managed else None))
+            if len(found) % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def _by_name(self) -> tuple[list[str], dict[str, TenantSettings]]:
+        """Return the tenants in force, and their names in order; remembered, since thousands take milliseconds."""
+        tenants = self._live.settings.tenants
+        if self._named[0] is not tenants:
+            rows = {row.name: row for row in tenants}
+            self._named = (tenants, sorted(rows), rows)
+        return self._named[1:]
 
     def row(self, name: str) -> dict[str, Any]:
         """Return one tenant as it is shown.
