@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tidegate.backends import BackendError, Response, TimedOut
-from tidegate.classify import Classifier, RawHeaders, downstream_headers
+from tidegate.classify import Classifier, RawHeaders, downstream_headers, unmeasured_headers
 from tidegate.core import Began, Outcome, Reason, Release, Requeue
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning
@@ -15,7 +15,7 @@ from tidegate.gateway.exchange import Exchange
 from tidegate.gateway.link import Link
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.refusing import Refuser
-from tidegate.gateway.relay import Relayed, as_event, look_at_whole, relay_stream, send_head, whole_headers
+from tidegate.gateway.relay import Relayed, as_event, failed_headers, look_at_whole, relay_stream, send_head
 from tidegate.gateway.resuming import Client, Resuming, run_leg
 from tidegate.gateway.tries import Cut, Tries
 from tidegate.gateway.watch import BytesWatch, StreamWatch, with_tier
@@ -83,13 +83,14 @@ class Answering:
     async def _relay_whole(
         self, call: Call, asked: Asked, exchange: Exchange, beginning: Beginning, send: Send
     ) -> None:
-        response = beginning.response
-        relayed, content = look_at_whole(call, response, beginning.start, now=self._clock.now())
+        response, now = beginning.response, self._clock.now()
+        relayed, content = look_at_whole(call, response, beginning.start, now=now)
         self._settle(call, asked, exchange, response, relayed)
         if call.started:
             await send({"type": "http.response.body", "body": as_event(content)})
             return
-        headers = whole_headers(response, failed=relayed.failed) + call.headers(self._clock.now())
+        headers = failed_headers(response) if relayed.failed else unmeasured_headers(response.headers)
+        headers += call.headers(now)
         call.status = response.status
         if not exchange.link.answer(response.status, headers, content):
             await call.answer(send, response.status, headers, content)

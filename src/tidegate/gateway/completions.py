@@ -25,6 +25,7 @@ from tidegate.classify import (
     check_json,
     is_form,
     parse_body,
+    upstream_headers,
 )
 from tidegate.config import Settings
 from tidegate.core import Lease, Paused, Reason, Requeue, Ticket
@@ -38,7 +39,7 @@ from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.exchange import FAILED, Exchange
 from tidegate.gateway.heartbeat import beating
 from tidegate.gateway.link import ClientLink
-from tidegate.gateway.outgoing import body_of, headers_of, target_of
+from tidegate.gateway.outgoing import body_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.reading import read_form
 from tidegate.gateway.refusing import Refuser
@@ -367,13 +368,13 @@ class Completions:
         self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries
     ) -> Coroutine[Any, Any, Response]:
         """Send the request, or that of its next leg, and wait for the head of its answer."""
-        target, headers = target_of(asked), headers_of(asked, backend, lease)
+        headers = upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
         splice = None if tries.resuming is None else tries.resuming.splice
         content = body_of(asked, backend, lease, splice)
         exchange.asked()
         if exchange.trace is not None:
             headers = exchange.trace.carried(headers)
-        return backend.upstream.request(b"POST", target, headers, content, sent=exchange.sent)
+        return backend.upstream.request(b"POST", target_of(asked), headers, content, sent=exchange.sent)
 
 
 async def _waited(

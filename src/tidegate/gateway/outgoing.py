@@ -1,8 +1,8 @@
-"""What is sent upstream for a request: path, headers and body, with nothing changed but what must be."""
+"""What is sent upstream for a request: path and body, with nothing changed but what must be."""
 
 from __future__ import annotations
 
-from tidegate.classify import CAP_FIELD, ClientPriority, RawHeaders, Route, upstream_body, upstream_headers, with_model
+from tidegate.classify import CAP_FIELD, ClientPriority, Route, upstream_body, with_model
 from tidegate.core import Lease, Turn
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.pools import Backend
@@ -12,11 +12,6 @@ from tidegate.splice import Splice
 def target_of(asked: Asked) -> bytes:
     """Give the path; a client's query is not passed on."""
     return asked.target or asked.route.encode()
-
-
-def headers_of(asked: Asked, backend: Backend, lease: Lease) -> RawHeaders:
-    """Give the headers."""
-    return upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
 
 
 def body_of(asked: Asked, backend: Backend, lease: Lease, splice: Splice | None = None) -> bytes:

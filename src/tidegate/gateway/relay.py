@@ -140,9 +140,6 @@ def as_event(body: bytes) -> bytes:
     return b"data: " + body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n\n"
 
 
-def whole_headers(response: Response, *, failed: bool) -> RawHeaders:
-    """Give the headers of a whole answer, without its length; a failed one keeps the engine's hint when to retry."""
-    headers = unmeasured_headers(response.headers)
-    if failed:
-        headers += [item for item in response.headers if item[0] in _RETRY_HINTS]
-    return headers
+def failed_headers(response: Response) -> RawHeaders:
+    """Give the headers of a whole answer that failed, without its length: it keeps the engine's hint when to retry."""
+    return unmeasured_headers(response.headers) + [item for item in response.headers if item[0] in _RETRY_HINTS]
