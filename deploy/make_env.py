@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> int:
     except FileExistsError:
         sys.stderr.write(f"{file} is there already; remove it for new keys (the database keeps its old password)\n")
         return 1
+    except OSError as error:
+        sys.stderr.write(f"{file}: {error.strerror}\n")
+        return 1
     with os.fdopen(descriptor, "w", encoding="ascii") as target:
         target.writelines(f"{name}={value}\n" for name, value in lines.items())
     sys.stdout.write(f"wrote {file}\n\nNot shown again:\n")

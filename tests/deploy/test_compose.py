@@ -125,6 +125,12 @@ def test_made_keys_fit_their_digests_and_are_never_made_over(tmp_path: Path) -> 
     assert dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines()) == environ
 
 
+def test_keys_are_not_made_for_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    target = tmp_path / "no" / "secrets.env"
+    done = subprocess.run(["python3", str(DEPLOY / "make_env.py"), str(target)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{target}: No such file or directory\n")
+
+
 def test_the_settings_are_those_of_the_services(settings: Settings) -> None:
     assert settings.cluster is not None
     assert settings.jobs is not None
