@@ -130,8 +130,9 @@ async def test_nothing_is_imported_while_it_serves(tmp_path: Path, form: str) ->
             await until(lambda: process.total("tidegate_backend_up") >= 1, within_s=5)
             begun = imports.of(process.pid)
             assert "tidegate.assembly" in begun, "the watch sees nothing"
-            assert {200, 400, 404, 500} <= await _clients(process.url)
-            await _operator(process)
+            async with asyncio.timeout(40):  # whatever never ends shall say where
+                assert {200, 400, 404, 500} <= await _clients(process.url)
+                await _operator(process)
             async with client_of(process.url) as client:
                 batch = await reach(client, await submit(client, rows(5)))
                 assert len(await lines_of(client, batch.output_file_id)) == 5
