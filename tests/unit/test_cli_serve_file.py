@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -74,3 +77,26 @@ def test_a_place_that_cannot_be_used_is_named_with_its_setting_at_the_start(
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=18, check=False)
     assert said.replace("FOLDER", str(tmp_path)) in result.stderr
     assert (result.returncode in (1, 2), "Traceback" in result.stderr) == (True, False)
+
+
+def test_a_gateway_whose_standard_streams_are_closed_serves_and_ends_as_any_other(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    words = tidegate("serve", "--backend", "http://127.0.0.1:9", "--listen", listen, "--control-listen", "127.0.0.1:0")
+    closed = shlex.join(words) + " <&- >&- 2>errors"
+    with subprocess.Popen(["/bin/sh", "-c", f"exec {closed}"], cwd=tmp_path) as process:
+        try:
+            for _ in range(150):
+                with (
+                    contextlib.suppress(OSError),
+                    urllib.request.urlopen(f"http://{listen}/livez", timeout=10) as answer,
+                ):
+                    assert answer.status == 200
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail("it did not come up")
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=18) == 0
+    assert "Assertion" not in (tmp_path / "errors").read_text()

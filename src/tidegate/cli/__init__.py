@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tidegate._version import __version__
 from tidegate.cli import _hangup
-from tidegate.cli._output import spare_letters, status_of, tell
+from tidegate.cli._output import hold_descriptors, spare_letters, status_of, tell
 from tidegate.core import TidegateError
 
 __all__ = ["app", "main"]
@@ -80,6 +80,7 @@ def main() -> None:
     """Run the command line."""
     if sys.argv[1:2] == ["serve"]:  # its imports alone take half a second
         _hangup.hold()
+    hold_descriptors()
     spare_letters()
     try:
         app(prog_name="tidegate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import typer
@@ -12,6 +13,18 @@ from tidegate.config import ConfigError
 FAILED = 1
 INVALID = 2
 """Status for settings that cannot be used, as for a wrong option."""
+
+
+def hold_descriptors() -> None:
+    """Put the null device where standard input, output or error is closed: else the next socket or database is it.
+
+    What prints to it would write there, and libuv ends the process when it closes one of them.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
 
 
 def spare_letters() -> None:
