@@ -118,3 +118,18 @@ def test_the_first_worker_asks_the_others_and_waits_for_none_that_is_silent(
     up = [line for line in page.splitlines() if line.startswith("tidegate_worker_up{")]
     assert [line[-1] for line in up] == ["1", "1", "0", "0"]
     assert 't_now{worker="1"} 0.5' in page
+
+
+def test_the_loop_turns_between_the_pages_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, added = 0, list[int]()
+    monkeypatch.setattr(_worker_metrics.Merged, "add", lambda *_: added.append(turn))
+
+    async def story() -> None:
+        nonlocal turn
+        asking = asyncio.ensure_future(WorkerMetrics(str(tmp_path), 0, 5).page_of(lambda: PAGE)())
+        while not asking.done():
+            turn += 1
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert len(set(added)) == 5

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from tidegate.telemetry.catalogue import WORKER_UP
@@ -69,7 +69,11 @@ class WorkerMetrics:
         others = [index for index in range(self._count) if index != self._index]
         found = await asyncio.gather(*(self._ask(index) for index in others))
         pages = dict(zip(others, found, strict=True)) | {self._index: self._own()}
-        return merged(dict(sorted(pages.items())))
+        whole = Merged(sorted(pages))
+        for index in sorted(pages):
+            whole.add(index, pages[index])
+            await asyncio.sleep(0)  # sixteen pages at once would hold the loop for some milliseconds
+        return whole.page()
 
     async def _ask(self, index: int) -> bytes | None:
         with contextlib.suppress(OSError, TimeoutError):
@@ -91,19 +95,40 @@ def merged(pages: Mapping[int, bytes | None]) -> bytes:
     Args:
         pages: by worker; ``None`` for one that gave none.
     """
-    up = WORKER_UP.name
-    heads = {up: {"HELP": f"# HELP {up} {WORKER_UP.help}", "TYPE": f"# TYPE {up} {WORKER_UP.kind}"}}
-    samples = {up: [f'{up}{{worker="{index}"}} {int(page is not None)}' for index, page in pages.items()]}
+    whole = Merged(pages)
     for index, page in pages.items():
-        family = up
+        whole.add(index, page)
+    return whole.page()
+
+
+class Merged:
+    """What ``merged`` does, a page at a time."""
+
+    def __init__(self, workers: Iterable[int]) -> None:
+        name = WORKER_UP.name
+        self._heads = {name: {"HELP": f"# HELP {name} {WORKER_UP.help}", "TYPE": f"# TYPE {name} {WORKER_UP.kind}"}}
+        self._up = dict.fromkeys(workers, 0)
+        self._samples: dict[str, list[str]] = {}
+
+    def add(self, index: int, page: bytes | None) -> None:
+        """Add the page of a worker, ``None``: it gave none."""
+        self._up[index] = int(page is not None)
+        family = WORKER_UP.name
         for line in (page or b"").decode().splitlines():
             if line.startswith("# "):
                 _, kind, family = line.split(" ", 3)[:3]
-                heads.setdefault(family, {}).setdefault(kind, line)
+                self._heads.setdefault(family, {}).setdefault(kind, line)
             elif line:
-                samples.setdefault(family, []).append(_labelled(line, index))
-    lines = [line for family, head in heads.items() for line in (*head.values(), *samples.get(family, ()))]
-    return "".join(f"{line}\n" for line in lines).encode()
+                self._samples.setdefault(family, []).append(_labelled(line, index))
+
+    def page(self) -> bytes:
+        """Return the page of all."""
+        name = WORKER_UP.name
+        samples = self._samples | {name: [f'{name}{{worker="{index}"}} {up}' for index, up in self._up.items()]}
+        heads = self._heads.items()
+        return "".join(
+            f"{line}\n" for family, head in heads for line in (*head.values(), *samples.get(family, ()))
+        ).encode()
 
 
 def _labelled(sample: str, worker: int) -> str:
