@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from email.utils import formatdate
@@ -54,6 +55,17 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: float = 10.0
     retry_after_s: float = 1.0
     retry_form: RetryForm = RetryForm.SECONDS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share: expected a part from 0 to 1, got {self.share}")
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"factor: expected a number above 0, got {self.factor}")
+        for name, value in (("times", self.times or 0), ("after_tokens", self.after_tokens)):
+            if value < 0:
+                raise ValueError(f"{name}: expected at least 0, got {value}")
+        if not 0 <= self.retry_after_s < math.inf:
+            raise ValueError(f"retry_after_s: expected at least 0 seconds, got {self.retry_after_s}")
 
 
 class FaultSwitch:

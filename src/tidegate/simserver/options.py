@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tidegate.simserver.faults import Fault
@@ -50,7 +51,7 @@ class EngineOptions:
             ("mean_output_tokens", self.mean_output_tokens, 0),
             ("max_model_len", self.max_model_len, 1),
         ):
-            if not value > low:
+            if not low < value < math.inf:
                 raise ValueError(f"{name}: expected more than {low}, got {value}")
         if not 0 <= self.noise < 1:
             raise ValueError(f"noise: expected a part from 0 to below 1, got {self.noise}")
