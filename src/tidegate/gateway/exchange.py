@@ -70,7 +70,7 @@ class Exchange:
     def __init__(self, driver: Driver, link: Link, trace: Trace | None = None) -> None:
         self._driver = driver
         self.link = link
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(driver.loop)
         self._future: asyncio.Future[None] | None = None
         self._sent_at = 0.0
         self._waiting = ""
@@ -110,7 +110,7 @@ class Exchange:
     async def seated(self) -> Lease | None:
         """Wait for what was applied for. ``None``: refused, see ``refusal``."""
         if self._waiting:
-            self._future = asyncio.get_running_loop().create_future()
+            self._future = self._driver.loop.create_future()
             await self._future
         return self.lease
 
@@ -137,7 +137,7 @@ class Exchange:
         if self._unasked:
             self._vacate()
         while self._leaving or self._waiting:
-            self._future = asyncio.get_running_loop().create_future()
+            self._future = self._driver.loop.create_future()
             await self._future
         self.cut = False
         return self.lease

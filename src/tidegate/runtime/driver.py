@@ -122,7 +122,7 @@ class Driver:
         A task cancelled while it waits loses nothing: the ticket leaves the queue, or the lease that came at the
         same moment is given back.
         """
-        waiter = FutureWaiter(self._loop)
+        waiter = FutureWaiter(self.loop)
         self.submit(ticket, waiter)
         try:
             return await waiter.future
@@ -295,7 +295,8 @@ class Driver:
     # The machine.
 
     @property
-    def _loop(self) -> asyncio.AbstractEventLoop:
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it runs on. Asking for the running one is a system call in CPython 3.11."""
         if self._given_loop is None:
             self._given_loop = asyncio.get_running_loop()
         return self._given_loop
@@ -335,7 +336,7 @@ class Driver:
         if self._fault is None:
             wake = self._scheduler.next_wakeup()
             if wake is not None and wake < self._alarm.at:
-                self._alarm.set(wake, self._loop)
+                self._alarm.set(wake, self.loop)
         if self._drained is not None:
             self._look_idle(self._drained)
 
@@ -350,7 +351,7 @@ class Driver:
         finally:
             self._working = bool(todo)
             if todo:
-                self._loop.call_soon(self._work_on)
+                self.loop.call_soon(self._work_on)
 
     def _work_on(self) -> None:
         self._work()
