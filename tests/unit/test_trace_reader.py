@@ -69,6 +69,9 @@ def test_replay_keeps_the_timing_at_another_speed() -> None:
         ("prompt_tokens,output_tokens\nnan,2\n", "line 2: prompt_tokens: expected a number of at least 0, got nan"),
         ("arrival_ms,prompt_tokens,output_tokens\n9,1,1\n8,1,1\n", "line 3: expected arrivals in order"),
         ("prompt_tokens,output_tokens,prefix_blocks_512\n1,1,4-x\n", "line 2: prefix_blocks_512"),
+        ("prompt_tokens,output_tokens,prefix_blocks_512\n1,1,9-5\n", "line 2: prefix_blocks_512: expected numbers and"),
+        ("prompt_tokens,output_tokens,prefix_blocks_512\n1,1,1-99999999999999\n", "expected at most 100000 blocks"),
+        ("prompt_tokens,output_tokens,prefix_blocks_512\n1,1,1-99999 1-99999\n", "expected at most 100000 blocks"),
     ],
 )
 def test_broken_traces_name_the_line(text: str, said: str) -> None:

@@ -22,6 +22,9 @@ from tidegate.core import TidegateError
 PREFIX_UNIT = 512
 """Tokens per block number of ``prefix_blocks_512``."""
 
+MOST_BLOCKS = 100_000
+"""Of one prompt: fifty million tokens."""
+
 
 class TraceError(TidegateError, ValueError):
     """A trace that cannot be read; the message says the line, what was expected and what came."""
@@ -134,8 +137,13 @@ def _number(fields: dict[str, str], name: str, *, needed: bool = False) -> float
 
 
 def _runs(text: str) -> Iterator[int]:
+    room = MOST_BLOCKS
     for part in text.split():
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"prefix_blocks_512: expected numbers and runs like 9-12, got {part!r}")
+        numbers = first.isdecimal() and (last.isdecimal() or not dash)
+        if not numbers or len(part) > 40 or int(last or first) < int(first):
+            raise ValueError(f"prefix_blocks_512: expected numbers and runs like 9-12, got {part[:60]!r}")
+        room -= int(last or first) + 1 - int(first)
+        if room < 0:  # a slip of the pen must not fill the memory
+            raise ValueError(f"prefix_blocks_512: expected at most {MOST_BLOCKS} blocks, got more with {part!r}")
         yield from range(int(first), int(last or first) + 1)
