@@ -248,7 +248,8 @@ def test_the_command_line_is_named_as_the_source() -> None:
 def test_what_belongs_to_a_backend_of_the_command_line_is_not_ignored_without_one() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, environ={}, engine="vllm", seats=8)
-    assert [str(problem) for problem in caught.value.errors][:2] == [
+    assert [str(problem) for problem in caught.value.errors] == [
         "command line: --engine: expected --backend beside it; for the backends of the file, set engine there",
         "command line: --seats: expected --backend beside it; for the backends of the file, set seats there",
+        "command line: models: expected -c FILE with a settings file that has them, or --backend URL",
     ]

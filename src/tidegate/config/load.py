@@ -63,6 +63,9 @@ def load_settings(
             for key, value in (("engine", engine), ("seats", seats))
             if value is not None
         ]
+    if path is None and backend_url is None:
+        expected = "expected -c FILE with a settings file that has them, or --backend URL"
+        problems.append(Problem("models", expected, mark=_COMMAND_LINE))
     return settings_of(tree, problems)
 
 
