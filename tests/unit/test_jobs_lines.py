@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 
 import pytest
@@ -23,6 +24,15 @@ def test_a_line_is_known_by_its_place() -> None:
     assert read(data) == NewRow(7, "a", 100, len(data))
     assert json.loads(body_of(data)) == {"model": "m"}
     assert read(b" \t\r\n") is None
+
+
+def test_a_file_may_begin_with_the_mark_that_some_editors_write() -> None:
+    data = json.dumps(GOOD).encode() + b"\n"
+    marked = codecs.BOM_UTF8 + data
+    assert read_line(marked, line=1, offset=0, endpoint=CHAT) == NewRow(1, "a", 3, len(data))
+    assert json.loads(body_of(marked[3 : 3 + len(data)])) == {"model": "m"}
+    assert read_line(codecs.BOM_UTF8 + b"\n", line=1, offset=0, endpoint=CHAT) is None
+    assert isinstance(read(marked), BatchFault)  # in the middle of a file it is damage
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from typing import Final
 
 import msgspec
@@ -51,6 +52,8 @@ def read_line(data: bytes, *, line: int, offset: int, endpoint: str) -> NewRow |
     Returns:
         The row, or what is wrong with it; ``None`` for a blank line.
     """
+    if line == 1 and data.startswith(BOM_UTF8):  # editors of Windows write it before the first line
+        data, offset = data[len(BOM_UTF8) :], offset + len(BOM_UTF8)
     bare = data.strip(_BLANK)
     if not bare:
         return None
