@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,3 +113,65 @@ async def test_a_batch_that_fails_says_why_and_a_place_that_takes_no_answers_is_
         assert (status, "failed, 0/0" in errors, "line 2: This line is not" in errors) == (1, True, True), errors
         status, _, errors = await run("submit", str(source), "--wait", "--output", "/dev/full", *url)
         assert (status, "/dev/full: No space left on device" in errors) == (1, True), errors
+
+
+def batch(status: str, output: str | None = None) -> dict[str, Any]:
+    return {
+        "id": "batch_a",
+        "status": status,
+        "errors": None,
+        "request_counts": {"total": 1, "completed": int(status == "completed"), "failed": 0},
+        "output_file_id": output,
+        "error_file_id": None,
+        "x_tidegate": {"expected_at": None, "band": "p2", "dead": 0},
+    }
+
+
+class Restarted(BaseHTTPRequestHandler):
+    """A gateway that is started anew while somebody waits: it is closing, then not there, then back."""
+
+    looks = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer(200, {"id": "file-a"} if self.path == "/v1/files" else batch("in_progress"))
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/v1/files"):
+            self._answer(200, {"custom_id": "1"})
+            return
+        Restarted.looks += 1
+        if Restarted.looks == 1:
+            self._answer(503, {"error": {"message": "draining"}})
+        elif Restarted.looks == 2:
+            self.connection.close()
+        else:
+            self._answer(200, batch("completed", "file-b"))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+async def test_who_waits_for_a_batch_waits_through_a_restart_of_the_gateway(tmp_path: Path) -> None:
+    source, answers = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(rows(1))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Restarted)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        status, _, errors = await run("submit", str(source), "--wait", "--output", str(answers), "--url", url)
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        thread.join()
+    assert (status, "batch_a: completed, 1/1" in errors) == (0, True), errors
+    assert json.loads(answers.read_text()) == {"custom_id": "1"}
+    assert Restarted.looks == 3

@@ -23,6 +23,8 @@ from tidegate.config import ExpectedError, parse_root_url
 TIMEOUT_S = 75.0
 """Longer than the longest wait for a batch."""
 PIECE = 256 * 1024
+PASSING = (429, 502, 503, 504)
+"""What a gateway, or a balancer before it, answers while it starts, stops, or cannot reach its store."""
 
 
 class Server:
@@ -43,6 +45,17 @@ class Server:
             found: dict[str, Any] = json.load(answer)
             return found
 
+    def look(self, path: str) -> dict[str, Any] | None:
+        """Ask for JSON; ``None`` while the gateway is not there or takes nobody, which passes."""
+        try:
+            with self._opener.open(self._request("GET", path, None, {}), timeout=TIMEOUT_S) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            return None if error.code in PASSING else _refused(error)
+        except (OSError, HTTPException, ValueError):
+            return None
+
     def upload(self, file: Path) -> dict[str, Any]:
         """Upload a file as it is read."""
         form = Form(file)
@@ -61,18 +74,24 @@ class Server:
                     with _named(place):
                         _write(target, piece)
 
-    @contextlib.contextmanager
-    def _open(self, method: str, path: str, data: Any, headers: dict[str, str]) -> Iterator[Any]:
-        request = urllib.request.Request(  # noqa: S310 - parse_root_url: http or https
+    def _request(self, method: str, path: str, data: Any, headers: dict[str, str]) -> urllib.request.Request:
+        return urllib.request.Request(  # noqa: S310 - parse_root_url: http or https
             f"{self._root}{path}", data, {**self._headers, **headers}, method=method
         )
+
+    @contextlib.contextmanager
+    def _open(self, method: str, path: str, data: Any, headers: dict[str, str]) -> Iterator[Any]:
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            with self._opener.open(self._request(method, path, data, headers), timeout=TIMEOUT_S) as answer:
                 yield answer
         except urllib.error.HTTPError as error:
-            end(f"tidegate jobs: {error_message(error)}", INVALID if error.code == 400 else FAILED)
+            _refused(error)
         except (OSError, HTTPException, ValueError) as error:
             end(f"tidegate jobs: no answer from {urlsplit(self._root).netloc}: {why(error)}", FAILED)
+
+
+def _refused(error: urllib.error.HTTPError) -> NoReturn:
+    end(f"tidegate jobs: {error_message(error)}", INVALID if error.code == 400 else FAILED)
 
 
 @contextlib.contextmanager

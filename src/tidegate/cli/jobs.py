@@ -21,6 +21,8 @@ from tidegate.cli._server import Server, end
 GATEWAY = "http://127.0.0.1:8400"
 CONTROL = "http://127.0.0.1:8401"
 LOOK_S = 1.0
+PATIENCE_S = 600.0
+"""Who waits for a batch waits so long for a gateway that does not answer: the batch outlives it."""
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 Url = Annotated[str, typer.Option("--url", help="The gateway.")]
@@ -193,7 +195,7 @@ def _print_letters(found: dict[str, Any]) -> None:
 
 
 def _watch(gateway: Server, batch: dict[str, Any]) -> dict[str, Any]:
-    """Show a bar until the batch has ended."""
+    """Show a bar until the batch has ended. A gateway that is started anew meanwhile is waited for."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -205,9 +207,15 @@ def _watch(gateway: Server, batch: dict[str, Any]) -> dict[str, Any]:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(batch["status"], total=None, rate="", end="")
         began, first = time.monotonic(), None
+        heard = began
         while batch["status"] not in ENDED:
             time.sleep(LOOK_S)
-            batch = gateway.ask("GET", f"/v1/batches/{batch['id']}")
+            found = gateway.look(f"/v1/batches/{batch['id']}")
+            if found is None and time.monotonic() - heard < PATIENCE_S:
+                progress.update(task, description="no answer", rate="", end="trying again")
+                continue
+            batch = found or gateway.ask("GET", f"/v1/batches/{batch['id']}")
+            heard = time.monotonic()
             counts = batch["request_counts"]
             done = counts["completed"] + counts["failed"]
             if first is None and counts["total"]:
