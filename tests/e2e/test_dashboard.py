@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import time
 import urllib.request
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,30 +201,35 @@ async def test_a_wrong_knob_is_refused_at_its_field_and_a_right_one_applied_and_
                 await screen.shows("#changes", change["what"])
 
 
-async def test_what_if_shows_the_last_minute_under_both_policies() -> None:
+AS_QUICK_AS_OTHERS = """
+import sys
+if "serve" in sys.orig_argv:
+    from tidegate.control import child
+    child.LEAST_PRIORITY, child.TIMEOUT_S = 0, 150.0
+"""
+"""A child of the lowest priority takes too long on a machine that does much else; here it is the page that counts."""
+
+
+async def test_what_if_shows_the_last_minute_under_both_policies(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AS_QUICK_AS_OTHERS)
+    environ = {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))}
+
     async def at_once(visit: Visit) -> None:
         visit.answer(whole())
 
     async with (
         Upstream(at_once).running() as upstream,
-        gateway(config(upstream.url, seats=4)) as process,
+        gateway(config(upstream.url, seats=4), environ=environ) as process,
         browser() as opened,
         dashboard(opened, process.control) as screen,
     ):
         await screen.view("knobs")
         await screen.page.locator("[name='policy.bands.p1.weight']").fill("30")
         await screen.shows("#preview", "20 → 30")
-        asked = 0
-        for _ in range(4):  # on a machine that does much else, a child of the lowest priority takes too long
-            for _ in range(3):
-                assert (await ask(process.url, chat(), headers={"x-tidegate-band": "p1"})).status == 200
-            asked += 3
-            await screen.page.locator("#what-if").click()
-            await screen.is_true("() => !document.querySelector('#preview [role=status]')", within_ms=75_000)
-            if "took more than" not in await screen.text("#what-if-result"):
-                break
-        said = await screen.text("#what-if-result")
-        assert any(f"{count} requests" in said for count in range(3, asked + 1, 3)), said
+        for _ in range(3):
+            assert (await ask(process.url, chat(), headers={"x-tidegate-band": "p1"})).status == 200
+        await screen.page.locator("#what-if").click()
+        await screen.shows("#what-if-result", "3 requests", within_ms=120_000)
         await screen.shows("#what-if-result", "wait p99")
         assert get(process, "/admin/policy")["bands"]["p1"]["weight"] == 20, "nothing has changed"
 

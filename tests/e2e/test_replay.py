@@ -118,7 +118,7 @@ policy: {bands: {p1: {shed_hopeless: false}}}
         data = rehearse(gateway, folder, text, "--drain", "12")
     band = data["runs"]["tidegate"]["bands"][1]
     assert (band["sent"], band["answered"]) == (32, 32)
-    assert data["client_late_p99_s"] < 1.0
+    assert data["client_late_p99_s"] < 3.0
     assert band["wait"]["max"] > 2.0
     assert band["total"]["max"] > band["ttft"]["max"] > band["wait"]["max"] - 0.1
     assert sum(data["runs"]["tidegate"]["over_time"]["sent"]["p1"][:80]) == 16  # half of the run, half of the requests
@@ -132,10 +132,10 @@ sources: [{name: a, band: p2, arrivals: {law: batch, rows: 30}, prompt_tokens: 1
 """
     policy = "policy: {bands: {p2: {capacity: 5}}}\n"
     with (
-        engine_process(profile="slow", speed=4, noise=0) as url,
+        engine_process(profile="slow", speed=3, noise=0) as url,
         gateway_process(config=CONFIG.format(url=url, seats=1) + policy) as gateway,
     ):
-        data = rehearse(gateway, folder, text, "--drain", "4")
+        data = rehearse(gateway, folder, text, "--drain", "6")
         band = data["runs"]["tidegate"]["bands"][2]
         assert band["refused"] == {"queue_full": 24}
         assert band["answered"] == 6
