@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tidegate.core import Ticket
-from tidegate.runtime.driver import MOST_LOOKED_AT
+from tidegate.runtime.questions import MOST_LOOKED_AT
 from tidegate.testing import run_virtual
 from unit.control_stage import Stage
 

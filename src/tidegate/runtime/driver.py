@@ -36,32 +36,27 @@ from tidegate.core import (
     Release,
     Requeue,
     Signal,
-    Snapshot,
-    Status,
     Ticket,
-    Why,
 )
 from tidegate.runtime.alarm import Alarm
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.event_log import EventLog
 from tidegate.runtime.protocol import SchedulerLike
+from tidegate.runtime.questions import FAULT, Questions
 from tidegate.runtime.waiters import FutureWaiter, Refusal, StoppableWaiter, TicketWaiter
 from tidegate.telemetry import Recorder
 
 BATCH = 64
 """Most actions carried out in one turn of the loop; the rest follow in the next. The requests that hear of them write
 their answers in the same turn, some 30 µs each among warm caches: 2 ms."""
-MOST_LOOKED_AT = 5000
-"""Most waiting tickets that one listing looks at (about 1 ms)."""
 ENDINGS = (Reject, Evict)
 ANSWERS = (Dispatch, *ENDINGS)
 """Actions that end a ticket's wait."""
-FAULT = "the scheduler stopped after an internal fault; see the log of this gateway"
 
 log = structlog.get_logger("tidegate.runtime")
 
 
-class Driver:
+class Driver(Questions):
     """Runs one scheduler on one event loop.
 
     Args:
@@ -81,20 +76,15 @@ class Driver:
         loop: asyncio.AbstractEventLoop | None = None,
         event_log: EventLog | None = None,
     ) -> None:
-        self._scheduler = scheduler
-        self._clock = clock
+        super().__init__(scheduler, clock)
         self._recorder = recorder
         self._given_loop = loop
         self._event_log = event_log
-        self._waiters: dict[str, tuple[Ticket, TicketWaiter]] = {}
-        self._leases: dict[int, Lease] = {}
         self._holders: dict[int, StoppableWaiter] = {}  # of leases that may be stopped
         self._asked: dict[int, int] = {}  # leases asked to stop, and the band that it is for
         self._todo: deque[Action] = deque()
         self._working = False
         self._alarm = Alarm(clock, self._tick)
-        self._fault: BaseException | None = None
-        self._drained: asyncio.Event | None = None
         recorder.source = self
 
     # Events.
@@ -229,68 +219,6 @@ class Driver:
         self._alarm.stop()
         if self._event_log is not None:
             self._event_log.close()
-
-    # Questions.
-
-    def not_ready(self, snapshot: Snapshot | None = None) -> str | None:
-        """Say why newcomers have no chance, ``None`` when they have one; ``snapshot``: as it stands there."""
-        if self._fault is not None:
-            return FAULT
-        if self._drained is not None:
-            return "draining"
-        if not any(backend.up for backend in (snapshot or self.snapshot()).backends):
-            return "no backend is up"
-        return None
-
-    @property
-    def faulty(self) -> bool:
-        """Whether the scheduler failed; its snapshot means nothing then."""
-        return self._fault is not None
-
-    @property
-    def ready(self) -> bool:
-        """Whether newcomers have a chance: not draining, no fault of the scheduler, a backend up."""
-        return self.not_ready() is None
-
-    @property
-    def running(self) -> int:
-        """How many leases are out."""
-        return len(self._leases)
-
-    @property
-    def waiting(self) -> int:
-        """How many waiters have not heard yet."""
-        return len(self._waiters)
-
-    def now(self) -> float:
-        """The driver's time, seconds."""
-        return self._clock.now()
-
-    def snapshot(self) -> Snapshot:
-        """What the scheduler says of itself now."""
-        return self._scheduler.snapshot(self._clock.now())
-
-    def status(self, name: str) -> Status:
-        """How far the request of a full name (``tenant/name``) is."""
-        return self._scheduler.status(self._clock.now(), name)
-
-    def why(self, ticket_id: str) -> Why:
-        """Why a ticket waits."""
-        return self._scheduler.why(self._clock.now(), ticket_id)
-
-    def waiting_tickets(self, band: int | None, limit: int) -> tuple[list[Ticket], bool]:
-        """Return at most ``limit`` of those that wait, longest waiting first, and whether these are all.
-
-        Looks at ``MOST_LOOKED_AT`` at most, so that an operator's question never stalls the loop; with ``band`` only
-        at that band's.
-        """
-        found: list[Ticket] = []
-        for looked, (ticket, _) in enumerate(self._waiters.values()):
-            if looked == MOST_LOOKED_AT or len(found) == limit:
-                return found, False
-            if band is None or ticket.band == band:
-                found.append(ticket)
-        return found, True
 
     # The machine.
 
