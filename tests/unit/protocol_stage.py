@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from tidegate.gateway.limits import Limits
+from tidegate.gateway.link import ClientLink
 from tidegate.gateway.protocol import ClientProtocol, client_protocol
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -25,6 +27,7 @@ class FakeTransport(asyncio.Transport):
         self.ended = False
         self.aborted = False
         self.reading = True
+        self.pauses = 0
         self.protocol: ClientProtocol | None = None
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
@@ -53,6 +56,7 @@ class FakeTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self.reading = False
+        self.pauses += 1
 
     def resume_reading(self) -> None:
         self.reading = True
@@ -75,3 +79,54 @@ class Rig:
         transport.protocol = protocol
         protocol.connection_made(transport)
         return protocol, transport
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Read the whole body and answer its length."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message["body"])
+        more = message["more_body"]
+    body = str(size).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Held:
+    """An application that never answers; it keeps the link of each request."""
+
+    def __init__(self) -> None:
+        self.links: list[ClientLink] = []
+        self.left = 0
+
+    def _count(self) -> None:
+        self.left += 1
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        link: ClientLink = scope["state"]["link"]
+        self.links.append(link)
+        link.on_gone = self._count
+        while not link.gone:  # noqa: ASYNC110  # the test turns the loop by hand
+            await asyncio.sleep(0)
+
+
+async def turn(times: int = 5) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def answer(transport: FakeTransport) -> tuple[int, dict[str, Any]]:
+    """Give status and error of an answer that the application has no part in; each carries what every answer does."""
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    assert headers[b"x-request-id"].startswith(b"req-")
+    assert (headers[b"x-tidegate-band"], headers[b"x-tidegate-queue-ms"]) == (b"none", b"0")
+    assert headers[b"x-tidegate-reason"].decode() == json.loads(body)["error"]["code"]
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"

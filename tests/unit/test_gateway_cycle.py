@@ -278,10 +278,12 @@ async def test_a_body_in_many_pieces_costs_no_more_for_each_of_them() -> None:
     protocol, transport = Rig(app, Limits()).connect()
     protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1002\r\n\r\n")
     Counted.measured = 0
-    assert [protocol.cycle.feed(Counted(b"x")) for _ in range(1_000)] == [*range(1, 1_001)]
+    for _ in range(1_000):
+        protocol.cycle.feed(Counted(b"x"))
+        assert not protocol.cycle.full
     assert Counted.measured <= 2_000
     await turn()
-    assert protocol.cycle.feed(b"yy") == 2
+    protocol.cycle.feed(b"yy")
     await turn()
     assert got == [b"x" * 1_000, b"yy"]
     assert transport.written.endswith(b"\r\n\r\nok")

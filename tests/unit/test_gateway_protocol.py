@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import json
 from typing import Any
 
 import pytest
 
 from tidegate.gateway.limits import Limits
-from tidegate.gateway.link import ClientLink
 from tidegate.gateway.protocol import sweep
-from unit.protocol_stage import FakeTransport, Rig
+from unit.protocol_stage import GET, POST, Held, Rig, answer, echo, turn
 
 pytestmark = pytest.mark.anyio
 
@@ -20,57 +17,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Read the whole body and answer its length."""
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        size += len(message["body"])
-        more = message["more_body"]
-    body = str(size).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-    await send({"type": "http.response.body", "body": body})
-
-
-class Held:
-    """An application that never answers; it keeps the link of each request."""
-
-    def __init__(self) -> None:
-        self.links: list[ClientLink] = []
-        self.left = 0
-
-    def _count(self) -> None:
-        self.left += 1
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        link: ClientLink = scope["state"]["link"]
-        self.links.append(link)
-        link.on_gone = self._count
-        while not link.gone:  # noqa: ASYNC110  # the test turns the loop by hand
-            await asyncio.sleep(0)
-
-
-async def turn(times: int = 5) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
-
-
-def answer(transport: FakeTransport) -> tuple[int, dict[str, Any]]:
-    """Give status and error of an answer that the application has no part in; each carries what every answer does."""
-    head, _, body = transport.written.partition(b"\r\n\r\n")
-    headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
-    assert headers[b"x-request-id"].startswith(b"req-")
-    assert (headers[b"x-tidegate-band"], headers[b"x-tidegate-queue-ms"]) == (b"none", b"0")
-    assert headers[b"x-tidegate-reason"].decode() == json.loads(body)["error"]["code"]
-    return int(head.split()[1]), json.loads(body)["error"]
-
-
-GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
-POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
 
 
 async def test_a_leaving_client_is_told_to_its_request_once() -> None:
@@ -123,6 +69,39 @@ async def test_a_leaving_client_is_seen_after_a_body_longer_than_the_read_buffer
     assert transport.reading
     transport.close()
     assert app.left == 1
+    await turn()
+
+
+async def test_only_a_long_body_with_more_to_come_pauses_its_client() -> None:
+    """Each pause, and its end, is a system call."""
+    app = Held()
+    protocol, transport = Rig(app, Limits()).connect()
+    protocol.data_received(POST % 200_000 + b"x" * 100_000)
+    assert (transport.pauses, transport.reading) == (1, False)
+    protocol.data_received(b"x" * 100_000)
+    assert (transport.pauses, transport.reading) == (1, True)
+    other, beside = Rig(app, Limits()).connect()
+    other.data_received(POST % 200_000 + b"x" * 200_000)
+    assert (beside.pauses, beside.reading) == (0, True)
+    for each in (transport, beside):
+        each.close()
+    await turn()
+
+
+async def test_what_comes_behind_an_early_answer_does_not_pause_its_client() -> None:
+    async def early(scope: Any, receive: Any, send: Any) -> None:
+        await turn(1)  # the first piece of the body waits for nobody
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    protocol, transport = Rig(early, Limits()).connect()
+    protocol.data_received(POST % 300_000 + b"x" * 100_000)
+    assert transport.pauses == 1
+    await turn()
+    assert transport.written.startswith(b"HTTP/1.1 413")
+    protocol.data_received(b"x" * 100_000)
+    assert (transport.pauses, transport.reading) == (1, True)
+    transport.close()
     await turn()
 
 
@@ -317,72 +296,6 @@ async def test_a_client_that_reads_again_is_kept() -> None:
     assert not transport.closed
     transport.close()
     await turn()
-
-
-OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\nhttp2-settings: AAE\r\n\r\n"
-INNER = POST % 4 + b"abcd"
-
-
-def pieces(data: bytes, size: int) -> list[bytes]:
-    return [data[start : start + size] for start in range(0, len(data), size)]
-
-
-@pytest.mark.parametrize("protocol_", [b"h2c", b"websocket", b"TLS/1.0"])
-@pytest.mark.parametrize("body", [b"abcd", INNER], ids=["plain", "a-request"])
-@pytest.mark.parametrize("cut", ["together", "behind the head", "small pieces"])
-async def test_an_offer_of_another_protocol_is_ignored_and_its_body_read(
-    protocol_: bytes, body: bytes, cut: str
-) -> None:
-    protocol, transport = Rig(echo, Limits()).connect()
-    head = (POST % len(body))[:-2] + OFFER % protocol_
-    segments = {"together": [head + body], "behind the head": [head, body], "small pieces": pieces(head + body, 7)}
-    for _ in range(2):
-        for segment in segments[cut]:
-            protocol.data_received(segment)
-            await turn()
-    answers = transport.written.split(b"HTTP/1.1 ")[1:]
-    assert [(given[:3], given.rpartition(b"\r\n")[2]) for given in answers] == [(b"200", b"%d" % len(body))] * 2
-    assert not transport.closed
-    transport.close()
-
-
-async def test_an_offer_with_a_chunked_body_is_ignored_and_its_body_read() -> None:
-    protocol, transport = Rig(echo, Limits()).connect()
-    protocol.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n" + OFFER % b"h2c")
-    protocol.data_received(b"4\r\nabcd\r\n0\r\n\r\n")
-    await turn()
-    assert transport.written.endswith(b"\r\n\r\n4")
-    transport.close()
-
-
-async def test_an_offer_does_not_lift_the_bound_on_heads() -> None:
-    protocol, transport = Rig(echo, Limits(max_head=1000)).connect()
-    head = b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 900 + b"\r\n"
-    for segment in pieces(head + b"z: " + b"y" * 90 + b"\r\n" + OFFER % b"h2c", 300):
-        protocol.data_received(segment)
-    await turn()
-    assert answer(transport)[0] == 431
-
-
-async def test_an_offer_behind_a_request_in_progress_is_dropped_with_it() -> None:
-    app = Held()
-    protocol, transport = Rig(app, Limits()).connect()
-    protocol.data_received(GET + GET[:-2] + OFFER % b"h2c" + GET)
-    await turn()
-    assert (len(app.links), transport.written) == (1, b"")
-    transport.close()
-    await turn()
-
-
-async def test_a_tunnel_is_refused_and_nothing_behind_it_read() -> None:
-    app = Held()
-    protocol, transport = Rig(app, Limits()).connect()
-    protocol.data_received(b"CONNECT x:80 HTTP/1.1\r\nhost: localhost\r\n\r\n" + GET)
-    protocol.data_received(GET)
-    await turn()
-    status, error = answer(transport)
-    assert (status, error["code"], transport.ended, app.links) == (400, "bad_request", True, [])
-    assert "CONNECT" in error["message"]
 
 
 async def test_nothing_of_a_request_or_a_connection_is_left_to_the_garbage_collector() -> None:

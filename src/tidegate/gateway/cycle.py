@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
@@ -172,12 +173,16 @@ class Cycle:
         self._begin(status, headers)
         self._body(body, more=False)
 
-    def feed(self, body: bytes) -> int:
-        """Take a piece of the request's body; return how many bytes wait for the application."""
+    def feed(self, body: bytes) -> None:
+        """Take a piece of the request's body."""
         self._pieces.append(body)
         self._waits += len(body)
         self.message_event.set()
-        return self._waits
+
+    @property
+    def full(self) -> bool:
+        """Whether so much of the body waits for the application that no more should be read for now."""
+        return self._waits > HIGH_WATER_LIMIT and not self.response_complete
 
     async def receive(self) -> Mapping[str, Any]:
         """Give what has come of the body, or wait for more; see the ASGI specification."""

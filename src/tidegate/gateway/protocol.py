@@ -24,7 +24,6 @@ from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -133,6 +132,8 @@ class ClientProtocol(HttpToolsProtocol):
                 self.deadline = self.loop.time() + self.limits.body_stall_s
             if self._beside > self.limits.max_head:  # a chunk's extension or a trailer without end
                 self._refuse(431, "too_large", self._head_message())
+            elif self._fed and self.cycle is not None and self.cycle.full:
+                self.flow.pause_reading()
         elif self._head_open:
             if not self._head_bytes:
                 self.deadline = self.loop.time() + self.limits.head_timeout_s
@@ -247,11 +248,10 @@ class ClientProtocol(HttpToolsProtocol):
         self._offer = method, self.parser.get_http_version()
 
     def on_body(self, body: bytes) -> None:
-        if self._dropping:
-            return
-        self._fed = True
-        if not (cycle := self.cycle).response_complete and cycle.feed(body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
+        if not self._dropping:
+            self._fed = True
+            if not self.cycle.response_complete:
+                self.cycle.feed(body)
 
     def on_message_complete(self) -> None:
         if self._dropping or self._offer is not None:
@@ -264,7 +264,7 @@ class ClientProtocol(HttpToolsProtocol):
         else:
             cycle.more_body = False
             cycle.message_event.set()
-        if self.flow.read_paused:  # by a body above the high-water mark; unpaused, a leaving client is seen
+        if self.flow.read_paused:  # by an earlier part of the body; unpaused, a leaving client is seen
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
