@@ -36,6 +36,18 @@ def test_reading_pauses_when_the_consumer_is_behind_and_goes_on_when_it_has_caug
     run_wire(story)
 
 
+def test_an_answer_that_comes_whole_pauses_nobody() -> None:
+    """Each pause, and its end, is a system call."""
+
+    async def story(loop: WireLoop) -> None:
+        wire, response = await streaming(loop, upstream_of(high_water=100))
+        wire.deliver(chunk(b"x" * 101) + LAST)
+        assert (wire.pauses, wire.reading) == (0, True)
+        assert await response.read_all(1000) == b"x" * 101
+
+    run_wire(story)
+
+
 def test_catching_up_after_a_write_fault_does_not_touch_the_dying_transport() -> None:
     async def story(loop: WireLoop) -> None:
         wire, response = await streaming(loop, upstream_of(high_water=100))

@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
         self._owner.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come."""
+        """Parse what has come; pause the upstream when the consumer is far behind and more is to come."""
         response = self._response
         if response is None:
             if self._leaving is not None:
@@ -224,8 +224,12 @@ class Connection(asyncio.Protocol):
             self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._most_head} bytes"))
         elif self._complete:
             self._finish()
-        elif self._between and not data.endswith(b"\r\n"):
-            self._between = False  # the next chunk's first line has begun
+        else:
+            if self._between and not data.endswith(b"\r\n"):
+                self._between = False  # the next chunk's first line has begun
+            if self._unread > self._limits.high_water and not self._read_paused and self._transport is not None:
+                self._read_paused = True
+                self._transport.pause_reading()
 
     def eof_received(self) -> None:
         """The peer will send no more: the end of some bodies, a fault in all others. The transport then closes."""
@@ -300,17 +304,13 @@ class Connection(asyncio.Protocol):
         self._between = True
 
     def on_body(self, data: bytes) -> None:
-        """Pass a piece of the body on; pause the upstream when the consumer is far behind."""
+        """Pass a piece of the body on."""
         response = self._response
         if response is None or self._complete:
             raise _Refused("a body where there is none")
         self._dry = 0
-        if response.feed(data):
-            return
-        self._unread = unread = self._unread + len(data)
-        if unread > self._limits.high_water and not self._read_paused and self._transport is not None:
-            self._read_paused = True
-            self._transport.pause_reading()
+        if not response.feed(data):
+            self._unread += len(data)
 
     def on_message_complete(self) -> None:
         """The response is complete, or only an informational one."""

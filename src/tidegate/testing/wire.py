@@ -21,6 +21,7 @@ class Wire(asyncio.Transport):
         sent: every byte that our side has written.
         ended: our side has closed or aborted, or the peer has ended it.
         reading: our side is willing to read.
+        pauses: how often it was not.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
@@ -30,6 +31,7 @@ class Wire(asyncio.Transport):
         self.sent = bytearray()
         self.ended = False
         self.reading = True
+        self.pauses = 0
         self.full_after: int | None = None
         loop.call_soon(protocol.connection_made, self)
 
@@ -75,6 +77,7 @@ class Wire(asyncio.Transport):
     def pause_reading(self) -> None:
         assert self.reading
         self.reading = False
+        self.pauses += 1
 
     def resume_reading(self) -> None:
         assert not self.reading
