@@ -228,7 +228,13 @@ async def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
             with pytest.raises(openai.BadRequestError) as refused:
                 await client.batches.create(**wish)
             assert refused.value.param == next(iter(change))
-        for path in ("/v1/files/..%2f..%2fjobs.db", "/v1/files/owners", "/v1/batches/x", "/v1/files/x/y/z"):
+        for path in (
+            "/v1/files/..%2f..%2fjobs.db",
+            "/v1/files/owners",
+            "/v1/batches/x",
+            "/v1/files/x/y/z",
+            "/v1/files/",
+        ):
             assert (await ask(process.url, method="GET", path=path)).status == 404
         assert (await ask(process.url, method="PUT", path="/v1/batches")).status == 405
         kept = {path.name for path in (tmp_path / "files").iterdir() if path.is_file()}

@@ -139,9 +139,13 @@ def test_after_a_fault_of_the_scheduler_health_says_so_and_metrics_go_on() -> No
 def test_what_is_not_there_is_404_and_what_cannot_be_done_is_405() -> None:
     async def story() -> None:
         stage = Stage()
-        assert (await stage.get("/admin/nothing")).status == 404
-        assert (await stage.get("/admin/state", method="POST")).status == 405
-        assert (await stage.get("/metrics", method="DELETE")).status == 405
+        for path in ("/admin/nothing", "/admin/state/", "/metrics/"):
+            missing = await stage.get(path)
+            assert (missing.status, missing.json["error"]["code"]) == (404, "not_found")
+        for path, method in (("/admin/state", "POST"), ("/metrics", "DELETE")):
+            wrong = await stage.get(path, method=method)
+            assert (wrong.status, b"GET" in wrong.headers[b"allow"]) == (405, True)
+            assert method in wrong.json["error"]["message"]
 
     run_virtual(story())
 

@@ -17,6 +17,7 @@ from tidegate.control.guard import Guard
 from tidegate.control.live import Live
 from tidegate.control.operators import Doorkeeper
 from tidegate.control.site import site_routes
+from tidegate.control.speech import SpokenError, error_answer
 from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 
@@ -58,4 +59,17 @@ def build_control_app(
         *Admin(driver, recorder.waste, live, door, hooks).routes,
         *site_routes(),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, local=local)])
+    handlers = {404: _no_route, 405: _wrong_method}
+    app = Starlette(routes=routes, middleware=[Middleware(Guard, local=local)], exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a redirect would name the host and scheme that a proxy in front has hidden
+    return app
+
+
+async def _no_route(request: Request, _: Exception) -> Response:
+    return error_answer(SpokenError(404, "not_found", f"there is no {request.method} {request.url.path[:200]}"))
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    headers = getattr(error, "headers", None)
+    message = f"expected another method than {request.method}"
+    return error_answer(SpokenError(405, "bad_request", message, headers=headers))

@@ -15,4 +15,6 @@ from tidegate.jobs.file_routes import FileRoutes
 
 def build_app(files: FileRoutes, batches: BatchRoutes) -> Starlette:
     """Make the app, to be mounted behind something that puts ``tenant`` into the request's state."""
-    return Starlette(routes=[*files.routes, *batches.routes], exception_handlers={404: no_route, 405: wrong_method})
+    app = Starlette(routes=[*files.routes, *batches.routes], exception_handlers={404: no_route, 405: wrong_method})
+    app.router.redirect_slashes = False  # a redirect would name the host and scheme that a proxy in front has hidden
+    return app
