@@ -211,8 +211,12 @@ policy: {bands: {p1: {shed_answer: {model: small}}}}
     assert other is None or other.pool == "small"
 
 
-async def test_an_evicted_request_says_how_long_it_waited() -> None:
-    sent, call = await refusal(Reason.EXPIRED, asked(), queued=True)
+@pytest.mark.parametrize("stream", [b"false", b"true"])
+@pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.SHED])
+async def test_an_evicted_request_says_how_long_it_waited(reason: Reason, stream: bytes) -> None:
+    """So does the fallback of what waited when a mode was switched on."""
+    request = asked(b'{"model":"m","messages":[],"stream":%b}' % stream)
+    sent, call = await refusal(reason, request, queued=True)
     assert (call.outcome, sent.headers[b"x-tidegate-queue-ms"], sent.headers[b"x-request-id"]) == (
         Outcome.EVICTED,
         b"1000",

@@ -116,7 +116,7 @@ class Refuser:
         call.ended(Outcome.REJECTED if isinstance(action, Reject) else Outcome.EVICTED, action.reason)
         band = asked.classified.band
         if action.reason is Reason.SHED and self._with_fallback[band] and not call.begun and _is_plain(asked):
-            answer = self._fallback(call, action, asked)
+            answer = self._fallback(call, action, asked, now)
             self._note(call, action.reason, now, answer)
             await _send(call, send, answer)
         elif call.started:
@@ -204,10 +204,10 @@ class Refuser:
             storm=self.storm.at(now),
         )
 
-    def _fallback(self, call: Call, action: Refusal, asked: Asked) -> Answer:
+    def _fallback(self, call: Call, action: Refusal, asked: Asked, now: float) -> Answer:
         classified = asked.classified
         created = int(self._clock.utc_now().timestamp())
-        jitter = self._jitter.random()
+        jitter, queue_s = self._jitter.random(), call.queue_s(now)
         if asked.body.stream:
             return self._fallbacks.streamed(
                 band=classified.band,
@@ -219,6 +219,7 @@ class Refuser:
                 tier=classified.tier,
                 retry_after_s=action.retry_after_s,
                 jitter=jitter,
+                queue_s=queue_s,
             )
         return self._fallbacks.plain(
             band=classified.band,
@@ -229,6 +230,7 @@ class Refuser:
             tier=classified.tier,
             retry_after_s=action.retry_after_s,
             jitter=jitter,
+            queue_s=queue_s,
         )
 
 

@@ -63,6 +63,7 @@ class Fallbacks:
         tier: str | None = None,
         retry_after_s: float | None = None,
         jitter: float = 0.5,
+        queue_s: float = 0.0,
     ) -> Answer:
         """Return a ``chat.completion``.
 
@@ -75,10 +76,11 @@ class Fallbacks:
             tier: service tier to report, ``None`` when the request had none.
             retry_after_s: see ``answer_for``.
             jitter: see ``answer_for``.
+            queue_s: see ``answer_for``; what a mode sheds may have waited.
         """
         head = _head(b"chat.completion", request_id, created, model=model, tier=tier)
         body = head + self._parts[band][language].answer
-        headers = self._headers(band, request_id, retry_after_s, jitter=jitter)
+        headers = self._headers(band, request_id, retry_after_s, jitter=jitter, queue_s=queue_s)
         headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         return Answer(200, headers, body)
 
@@ -94,6 +96,7 @@ class Fallbacks:
         tier: str | None = None,
         retry_after_s: float | None = None,
         jitter: float = 0.5,
+        queue_s: float = 0.0,
     ) -> Answer:
         """Return a whole event stream that ends with ``[DONE]``.
 
@@ -108,7 +111,7 @@ class Fallbacks:
         if usage:
             pieces += [head, b',"choices":[],"usage":', _NO_USAGE, b"}\n\n"]
         body = b"".join((*pieces, _DONE))
-        headers = self._headers(band, request_id, retry_after_s, jitter=jitter)
+        headers = self._headers(band, request_id, retry_after_s, jitter=jitter, queue_s=queue_s)
         headers += [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"content-length", b"%d" % len(body)),
@@ -118,14 +121,14 @@ class Fallbacks:
         return Answer(200, headers, body)
 
     def _headers(
-        self, band: int, request_id: str, retry_after_s: float | None, *, jitter: float
+        self, band: int, request_id: str, retry_after_s: float | None, *, jitter: float, queue_s: float
     ) -> list[tuple[bytes, bytes]]:
         return [
             _REASON,
             *retry_headers(retry_seconds(TABLE[Reason.SHED].retry, retry_after_s, jitter=jitter, band=band)),
             (b"x-request-id", request_id.encode("latin-1", "replace")),
             (b"x-tidegate-band", self._names[band]),
-            (b"x-tidegate-queue-ms", b"0"),
+            (b"x-tidegate-queue-ms", b"%d" % max(0, round(queue_s * 1000))),
         ]
 
 
