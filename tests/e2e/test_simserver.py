@@ -1,4 +1,4 @@
-"""The simulated engine as a process of its own: every route, every fault, and the official client."""
+"""The simulated engine as a process of its own: every route, and the official client."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import asyncio
 import contextlib
 import http.client
 import json
-import re
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
-from email.utils import parsedate_to_datetime
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
+from e2e.simserver_stage import QUESTION, call, chat, connection, metric, stats, text_of, until
 from tidegate.simserver import EngineOptions, running_engine
 from tidegate.testing.processes import engine_process
 
 pytestmark = pytest.mark.slow
-
-QUESTION: Any = [{"role": "user", "content": "用中文回答: what is a queue? 🙂"}]
 
 
 @pytest.fixture(scope="module")
@@ -36,62 +33,6 @@ def url() -> Iterator[str]:
 def client(url: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as one:
         yield one
-
-
-@pytest.fixture
-def set_fault(url: str) -> Iterator[Callable[..., None]]:
-    def switch(kind: str, **fields: object) -> None:
-        status, _, body = call(url, "POST", "/sim/fault", {"kind": kind, **fields})
-        assert status == 200, body
-
-    yield switch
-    switch("none")
-
-
-def connection(url: str) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=40)
-
-
-def call(
-    url: str, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    with contextlib.closing(connection(url)) as wire:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
-        wire.request(method, path, data, headers or {})
-        response = wire.getresponse()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-
-
-def stats(url: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(call(url, "GET", "/sim/stats")[2])
-    return found
-
-
-def chat(**fields: object) -> dict[str, object]:
-    return {"model": "sim-8b", "messages": QUESTION, "max_tokens": 30, "ignore_eos": True, **fields}
-
-
-def metric(url: str, name: str) -> float:
-    page = call(url, "GET", "/metrics")[2].decode()
-    found = re.search(rf"^vllm:{name}{{[^}}]*}} (\S+)$", page, re.MULTILINE)
-    assert found, f"no {name} in {page}"
-    return float(found[1])
-
-
-def until(condition: Callable[[], bool], *, within_s: float = 30.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def text_of(client: openai.OpenAI, **fields: Any) -> str:
-    answer = client.chat.completions.create(**{"model": "sim-8b", "messages": QUESTION, **fields})
-    return answer.choices[0].message.content or ""
 
 
 # -- generation --------------------------------------------------------------------------------------------------
@@ -389,79 +330,6 @@ def test_client_that_does_not_read_stops_nobody() -> None:
             received += data
     assert received.count(b"data: ") == 16 * 1501 + 1
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-
-
-# -- faults ------------------------------------------------------------------------------------------------------
-
-
-def test_busy_says_when_to_come_back(url: str, set_fault: Callable[..., None]) -> None:
-    set_fault("429", retry_after_s=2)
-    status, headers, body = call(url, "POST", "/v1/chat/completions", chat())
-    assert (status, headers["retry-after"], json.loads(body)["error"]["code"]) == (429, "2", 429)
-    set_fault("429", retry_after_s=0.25, retry_form="ms")
-    assert call(url, "POST", "/v1/chat/completions", chat())[1]["retry-after-ms"] == "250"
-    set_fault("429", retry_after_s=60, retry_form="date")
-    when = call(url, "POST", "/v1/chat/completions", chat())[1]["retry-after"]
-    assert 50 < parsedate_to_datetime(when).timestamp() - time.time() <= 60
-
-
-def test_fault_strikes_as_often_as_told(url: str, set_fault: Callable[..., None]) -> None:
-    set_fault("500", times=2)
-    assert [call(url, "POST", "/v1/chat/completions", chat())[0] for _ in range(3)] == [500, 500, 200]
-
-
-def test_official_client_obeys_the_retry_header(url: str, set_fault: Callable[..., None]) -> None:
-    set_fault("429", times=1, retry_after_s=0.3, retry_form="ms")
-    started = time.monotonic()
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=2) as patient:
-        assert text_of(patient, max_tokens=5)
-    assert time.monotonic() - started >= 0.3
-
-
-def test_error_inside_a_stream(url: str, set_fault: Callable[..., None]) -> None:
-    set_fault("stream_error", after_tokens=3)
-    status, _, body = call(url, "POST", "/v1/chat/completions", chat(stream=True))
-    events = body.decode().split("\n\n")
-    assert status == 200
-    assert json.loads(events[-3].removeprefix("data: "))["error"]["code"] == 500
-    assert len(events) == 1 + 3 + 1 + 2
-    assert call(url, "POST", "/v1/chat/completions", chat())[0] == 500
-    assert until(lambda: stats(url)["running"] == 0)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_cut_answer_ends_without_its_end(url: str, set_fault: Callable[..., None], stream: bool) -> None:
-    set_fault("cut", after_tokens=4)
-    with pytest.raises(http.client.IncompleteRead) as caught:
-        call(url, "POST", "/v1/chat/completions", chat(stream=stream))
-    assert b"[DONE]" not in caught.value.partial
-    assert until(lambda: stats(url)["running"] == 0)
-
-
-def test_hanging_answer_goes_silent(url: str, set_fault: Callable[..., None]) -> None:
-    set_fault("hang", after_tokens=2)
-    with contextlib.closing(connection(url)) as wire:
-        wire.request("POST", "/v1/chat/completions", json.dumps(chat(stream=True)))
-        assert wire.sock is not None
-        sock = wire.sock
-        response = wire.getresponse()
-        assert sum(line.startswith(b"data: ") for line in iter(response.readline, b"\n")) >= 1
-        sock.settimeout(1.0)
-        with pytest.raises(TimeoutError):
-            response.read()
-
-
-def test_slow_engine_takes_longer(url: str, set_fault: Callable[..., None]) -> None:
-    set_fault("slow", factor=10)
-    started = time.monotonic()
-    call(url, "POST", "/v1/chat/completions", chat(max_tokens=20))
-    assert time.monotonic() - started > 1.0, "20 steps of 6.6 ms, ten times as long"
-
-
-def test_unknown_fault_is_refused(url: str) -> None:
-    assert call(url, "POST", "/sim/fault", {"kind": "fire"})[0] == 400
-    assert call(url, "POST", "/sim/fault", {"kind": "429", "colour": 1})[0] == 400
-    assert json.loads(call(url, "GET", "/sim/fault")[2])["kind"] == "none"
 
 
 def test_wrong_options_end_with_a_message() -> None:
