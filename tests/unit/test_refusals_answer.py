@@ -96,6 +96,14 @@ def test_two_hundred_refusals_come_back_at_twenty_different_seconds(reason: Reas
     assert all(1 <= second <= 60 for second in seconds)
 
 
+@pytest.mark.parametrize("wait", [None, 0.0, 0.2, 0.9, 30.0, 1e9])
+@pytest.mark.parametrize(("reason", "band"), [(Reason.DRAINING, 2), (Reason.TENANT_LIMIT, 1), (Reason.QUEUE_FULL, 0)])
+def test_a_short_wait_is_spread_over_a_second_too(reason: Reason, band: int, wait: float | None) -> None:
+    """A wait below the least hint would else bring most of them back in one millisecond."""
+    sent = [headers(answer_for(reason, band=band, retry_after_s=wait, jitter=part / 100)) for part in range(100)]
+    assert len({hints[b"retry-after-ms"] for hints in sent}) == 100
+
+
 @given(
     retry=st.sampled_from([Retry.SOON, Retry.OVERLOAD]),
     wait=st.none() | st.floats(-5, 1e12),

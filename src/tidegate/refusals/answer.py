@@ -129,7 +129,7 @@ def retry_seconds(retry: Retry, retry_after_s: float | None, *, jitter: float, b
     limit when the wait is longer. The highest band, and refusals that are no overload, are spread over a quarter of
     the wait, at least a second: they are few, and their wait is known better.
     """
-    wait = max(retry_after_s, 0.0) if retry_after_s is not None else 1.0
+    wait = MIN_RETRY_S if retry_after_s is None else max(retry_after_s, MIN_RETRY_S)
     spread = SPREAD_S if retry is Retry.OVERLOAD and band > 0 else min(max(1.0, wait / 4), SPREAD_S)
     return min(wait, MAX_RETRY_S - spread) + jitter * spread
 
