@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tidegate.gateway.bare import bare_answer
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.protocol import sweep
 from unit.protocol_stage import GET, POST, Held, Rig, answer, echo, turn
@@ -190,6 +191,17 @@ async def test_one_connection_too_many_is_told_so() -> None:
     status, error = answer(second)
     assert (status, error["code"], second.ended) == (503, "too_many_connections", True)
     first.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "again", "hints"),
+    [(400, b"false", 0), (413, b"false", 0), (431, b"false", 0), (408, b"true", 0), (503, b"true", 2)],
+)
+def test_answers_past_the_application_say_whether_to_come_back(status: int, again: bytes, hints: int) -> None:
+    head = bare_answer(status, "code", "words", request_id="r-1").partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert b"x-should-retry: " + again in head
+    assert sum(line.startswith(b"retry-after") for line in head) == hints
+    assert {b"x-request-id: r-1", b"x-tidegate-band: none", b"x-tidegate-queue-ms: 0"} <= set(head)
 
 
 async def test_a_head_that_never_ends_is_cut_with_408() -> None:

@@ -10,10 +10,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tidegate.classify import Headers, answer_headers, language
 from tidegate.core import Reason
-from tidegate.refusals import Answer, answer_for
+from tidegate.refusals import Answer, Retry, answer_for, retry_headers, retry_seconds
 
 NO_BAND = "none"
 """Band in the answer to a request that was refused before it had one."""
+
+_PASSING = (408, 503)
+"""What may go well the next time: a body that was too slow, a gateway with too many connections."""
 
 
 def bare_answer(status: int, code: str, message: str, *, request_id: str = "") -> bytes:
@@ -31,8 +34,11 @@ def bare_answer(status: int, code: str, message: str, *, request_id: str = "") -
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"x-tidegate-reason", code.encode()),
+        (b"x-should-retry", b"true" if status in _PASSING else b"false"),
         *answer_headers(request_id=request_id or f"req-{secrets.token_hex(8)}", band=NO_BAND, queue_s=0.0),
     ]
+    if status == 503:
+        headers += retry_headers(retry_seconds(Retry.SOON, None, jitter=random.random(), band=0))
     return rendered(Answer(status, headers, body))
 
 
