@@ -294,6 +294,29 @@ def test_that_an_answer_is_late_is_not_logged_and_that_the_ledger_is_away_is() -
     assert run_virtual(story()) == ["cluster.solo", "cluster.shared"]
 
 
+def test_the_end_of_being_alone_is_logged_once_when_seats_are_dealt_again() -> None:
+    async def story() -> tuple[list[str], list[str]]:
+        store, (a, _) = await stage(2)
+        with capture_logs() as wiped:
+            store.pool("m")._pool.state = None  # as a server that was started anew, empty
+            await asyncio.sleep(4.0)
+        with capture_logs() as away:
+            a.wire.cut = True
+            await asyncio.sleep(1.5)
+            store.pool("m")._pool.state = None
+            a.wire.cut = False
+            await asyncio.sleep(0.5)
+            a.wire.cut = True  # late once more before the pool opens: one outage
+            await asyncio.sleep(0.2)
+            a.wire.cut = False
+            await asyncio.sleep(4.0)
+        assert a.client.standing is Standing.SHARED
+        return [each["event"] for each in wiped], [each["event"] for each in away]
+
+    for told in run_virtual(story()):
+        assert told == ["cluster.solo"] * 2 + ["cluster.shared"] * 2, "once for each of the two gateways"
+
+
 def test_a_wiped_ledger_starts_nothing_twice() -> None:
     async def story() -> None:
         store, gateways = await stage(3)

@@ -179,7 +179,12 @@ class PoolLink:
             with self._survived("tell the scheduler"):  # each alone: the rules do not tell anything twice
                 self._observe(signal)
         client = self.client
-        alone = client.standing is Standing.SOLO and not client.answer_late
-        if alone is not self._alone:
-            self._alone = alone
+        if (
+            self._alone
+        ):  # until seats are dealt again: a pool that is about to open is no news, and a late answer no end
+            news = client.standing is Standing.SHARED
+        else:
+            news = client.standing is Standing.SOLO and not client.answer_late
+        if news:
+            self._alone = not self._alone
             log.warning(f"cluster.{client.standing}", pool=client.pool, degraded=client.degraded)
