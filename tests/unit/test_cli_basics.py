@@ -131,6 +131,34 @@ def test_check_bounds_each_band_and_derives_it() -> None:
     assert run("check", "--seats", "10", "--service-time", "2s").output.splitlines()[-1] == "no warnings"
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            (),
+            "at most 16 of 64 seats free, enough while its work, arriving at random, takes up to 62 % of the seats; beyond",
+        ),
+        (
+            ("--seats", "32"),
+            "at most 8 of 32 seats free, enough while its work, arriving at random, takes up to 42 % of the seats",
+        ),
+        (("--seats", "7"), "reserve: auto of p0 keeps no seat free: the pool has fewer than 8"),
+    ],
+)
+def test_check_says_how_far_an_automatic_reserve_goes(args: tuple[str, ...], said: str) -> None:
+    assert said in run("check", *args).output
+
+
+def test_check_says_what_helps_where_the_reserve_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    models = "models: [{name: m, backends: [{url: http://a}]}]\n"
+    path.write_text(models + "policy: {preempt_rate: 0}\n")
+    assert "beyond that running work is stopped for it\n" in run("check").output
+    assert "62 % of the seats; beyond that it waits for seats\n" in run("check", "-c", str(path)).output
+    path.write_text(models + "policy: {bands: {p0: {reserve: 2}}}\n")
+    assert "reserve: auto" not in run("check", "-c", str(path)).output
+
+
 def test_check_says_what_may_wait_for_ever() -> None:
     output = run("check", "--preset", "strict").output
     assert "  p1  may wait for ever\n" in output

@@ -15,7 +15,9 @@ import typer
 from tidegate.cli._output import INVALID
 from tidegate.config import DEFAULT_PRESET, ExpectedError, Settings, advice, load_settings, parse_positive_duration
 from tidegate.core.bounds import LongestWait, findings, longest_waits
-from tidegate.core.policy import AUTO
+from tidegate.core.guard import guard_seats
+from tidegate.core.policy import AUTO, Band, Policy
+from tidegate.core.promises import reserve_of
 
 PLACEHOLDER = "http://127.0.0.1:8000"
 """Backend of a check without a file; nothing connects to it."""
@@ -61,6 +63,7 @@ def check(
         typer.echo(f"\n{pools}: the longest wait with {_counted(count, 'seat')}, each held for {service_s:g} s at most")
         for wait in longest_waits(policy, seats=count, service_s=service_s, tenants=tenants):
             typer.echo("\n".join(_bound(wait, tenants)))
+        typer.echo("".join(f"  {line}\n" for line in _reserves(policy, count)), nl=False)
     warnings = _warnings(settings, counts, service_s, tenants)
     typer.echo("".join(f"\nwarning: {path}: {text}" for path, text in warnings) or "\nno warnings")
 
@@ -83,6 +86,28 @@ def _bound(wait: LongestWait, tenants: int) -> Iterator[str]:
         yield f"  {wait.band}  {wait.next_s:g} s to the next dispatch, {fair}{_time(wait.full_s)} through a full band"
     for line in wait.lines:
         yield f"      {line}"
+
+
+def _reserves(policy: Policy, seats: int) -> Iterator[str]:
+    """Say of each automatic reserve how far it goes (SPEC §5.5): the load itself is measured while the gateway runs."""
+    for index, band in enumerate(policy.bands[:-1]):
+        if band.reserve != AUTO:
+            continue
+        most = reserve_of(band, seats)
+        if not most:
+            yield f"reserve: auto of {band.name} keeps no seat free: the pool has fewer than 8"
+            continue
+        enough = max(part for part in range(100) if not guard_seats(seats, seats * part / 100, 1.0)[1])
+        then = "running work is stopped for it" if _stops(policy, band, index) else "it waits for seats"
+        yield (
+            f"reserve: auto of {band.name} keeps at most {most} of {seats} seats free, enough while its work, arriving at random, takes up "
+            f"to {enough} % of the seats; beyond that {then}"
+        )
+
+
+def _stops(policy: Policy, band: Band, index: int) -> bool:
+    on = band.may_preempt and policy.preempt_rate > 0 and policy.max_preemptions > 0
+    return on and any(lower.preemptible for lower in policy.bands[index + 1 :])
 
 
 def _time(seconds: float | None) -> str:
