@@ -136,7 +136,7 @@ def test_check_bounds_each_band_and_derives_it() -> None:
     [
         (
             (),
-            "at most 16 of 64 seats free, enough while its work, arriving at random, takes up to 62 % of the seats; beyond",
+            "at most 16 of 64 seats free, enough while its work, arriving at random, takes up to 62 % of the seats",
         ),
         (
             ("--seats", "32"),

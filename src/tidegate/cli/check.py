@@ -100,8 +100,8 @@ def _reserves(policy: Policy, seats: int) -> Iterator[str]:
         enough = max(part for part in range(100) if not guard_seats(seats, seats * part / 100, 1.0)[1])
         then = "running work is stopped for it" if _stops(policy, band, index) else "it waits for seats"
         yield (
-            f"reserve: auto of {band.name} keeps at most {most} of {seats} seats free, enough while its work, arriving at random, takes up "
-            f"to {enough} % of the seats; beyond that {then}"
+            f"reserve: auto of {band.name} keeps at most {most} of {seats} seats free, "
+            f"enough while its work, arriving at random, takes up to {enough} % of the seats; beyond that {then}"
         )
 
 
