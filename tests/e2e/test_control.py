@@ -193,6 +193,11 @@ async def test_one_request_is_seen_and_stopped() -> None:
             stopped = await tasks[int(running[1:])]
             assert (stopped.status, stopped.error["code"]) == (499, "cancelled")
             assert (await admin(process, "DELETE", f"/admin/requests/{why['id']}"))[0] == 404
+            assert process.total("tidegate_requests_total") == 2
+            assert process.total("tidegate_requests_total", outcome="cancelled") == 2
+            assert process.total("tidegate_refusals_total") == 0
+            await until(lambda: len(process.requests()) == 2, within_s=3)
+            assert {(line["outcome"], line["reason"]) for line in process.requests()} == {("cancelled", "cancelled")}
         await until(lambda: process.total("tidegate_running") == process.total("tidegate_queue_depth") == 0, within_s=3)
 
 

@@ -11,7 +11,7 @@ from tidegate.core import Began, Outcome, Reason, Release, Requeue
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning
 from tidegate.gateway.call import Call, Send
-from tidegate.gateway.exchange import Exchange
+from tidegate.gateway.exchange import Exchange, outcome_for
 from tidegate.gateway.link import Link
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.refusing import Refuser
@@ -167,7 +167,7 @@ class Answering:
         else:
             reason = exchange.stopped or exchange.lost or Reason.UPSTREAM_ERROR
         call.used = used = resuming.used()
-        exchange.end(Release(Outcome.FAILED, used.input_tokens, used.output_tokens), reason)
+        exchange.end(Release(outcome_for(reason), used.input_tokens, used.output_tokens), reason)
         self._recorder.not_resumed(PREEMPTED if exchange.cut else resuming.seam or BROKEN)
         resuming.ended()
         await self.fail(call, send, asked, reason, detail)
@@ -185,7 +185,8 @@ class Answering:
         lease, used, failed = exchange.lease, call.used, relayed.failed
         exchange.response = None
         if failed:
-            call.ended(Outcome.FAILED, exchange.stopped or exchange.lost or _failure(response.status, relayed.error))
+            reason = exchange.stopped or exchange.lost or _failure(response.status, relayed.error)
+            call.ended(outcome_for(reason), reason)
         else:
             call.ended(Outcome.COMPLETED)
         if lease is not None:
@@ -202,7 +203,7 @@ class Answering:
 
     async def fail(self, call: Call, send: Send, asked: Asked, reason: Reason, detail: str) -> None:
         """Answer a request that got a seat and no answer, or no end of it."""
-        call.ended(Outcome.FAILED, reason)
+        call.ended(outcome_for(reason), reason)
         if call.started:
             event = self._refuser.event(reason, detail, asked)
             await send({"type": "http.response.body", "body": event})

@@ -28,7 +28,7 @@ from tidegate.classify import (
     upstream_headers,
 )
 from tidegate.config import Settings
-from tidegate.core import Lease, Paused, Reason, Requeue, Ticket
+from tidegate.core import Lease, Paused, Reason, Release, Requeue, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import Answering, reason_of
 from tidegate.gateway.asked import Asked
@@ -36,7 +36,7 @@ from tidegate.gateway.beginning import Beginning, Verdict, at_hand, read_beginni
 from tidegate.gateway.body import Receive, read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
-from tidegate.gateway.exchange import FAILED, Exchange
+from tidegate.gateway.exchange import Exchange, outcome_for
 from tidegate.gateway.heartbeat import beating
 from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, target_of
@@ -158,7 +158,7 @@ class Completions:
                 except asyncio.CancelledError:
                     if exchange.stopped is None:
                         raise
-                    exchange.finish(FAILED, reason=exchange.stopped)
+                    exchange.finish(Release(outcome_for(exchange.stopped)), reason=exchange.stopped)
                     await self.answering.fail(call, send, asked, exchange.stopped, "the request was stopped")
                 else:
                     if call.broken:
@@ -333,7 +333,7 @@ class Completions:
                 self._pools.unanswered(backend, error)
                 if tries.elsewhere(self._pools, backend):
                     return Requeue(avoid=True, reason=reason)
-            exchange.finish(FAILED, reason=reason)
+            exchange.finish(Release(outcome_for(reason)), reason=reason)
             await self.answering.fail(call, send, asked, reason, str(error))
             return None
         if exchange.cut:

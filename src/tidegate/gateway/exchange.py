@@ -29,6 +29,11 @@ CANCELLED = Release(Outcome.CANCELLED)
 FAILED = Release(Outcome.FAILED)
 
 
+def outcome_for(reason: Reason | None) -> Outcome:
+    """How a request ends that had a seat and gets no answer: who was stopped by hand is cancelled, not failed."""
+    return Outcome.CANCELLED if reason is Reason.CANCELLED else Outcome.FAILED
+
+
 class Exchange:
     """See the module docstring. Belongs to the task that makes it.
 

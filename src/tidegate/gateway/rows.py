@@ -17,7 +17,7 @@ from tidegate.gateway.answering import reason_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
 from tidegate.gateway.completions import FAILURES, Completions
-from tidegate.gateway.exchange import FAILED, Exchange
+from tidegate.gateway.exchange import FAILED, Exchange, outcome_for
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.resuming import Resuming, run_leg
 from tidegate.gateway.tries import Cut, Tries
@@ -217,7 +217,7 @@ class Row:
                 if tries.elsewhere(rows.pools, backend):
                     return Requeue(avoid=True)
             reason = exchange.stopped or exchange.lost or reason_of(error)
-            exchange.finish(FAILED, reason=reason)
+            exchange.finish(Release(outcome_for(reason)), reason=reason)
             return RowReturned(reason=reason, detail=str(error))
         if exchange.cut:
             return Cut.CUT
@@ -260,7 +260,7 @@ class Row:
         if error is None or resuming.splice.complete:
             return self._answered(exchange, 200, resuming.splice.whole())
         reason = Reason.PREEMPTED if exchange.cut else exchange.stopped or exchange.lost or reason_of(error)
-        exchange.end(FAILED, reason)
+        exchange.end(Release(outcome_for(reason)), reason)
         if reason is Reason.PREEMPTED:
             return RowReturned(reason=reason, detail=str(error))
         return RowBroken(reason=reason, detail=str(error))
