@@ -46,14 +46,17 @@ class BandSettings(Section):
     """One band."""
 
     weight: Number = Field(
-        default=1.0, description="Base score W of the aging discipline, `W + aging_per_ms · wait_ms`."
+        default=1.0,
+        description="Base score W of the aging discipline, `W + aging_per_ms · wait_ms`; not above that of the next "
+        "higher band.",
     )
     aging_per_ms: Number = Field(default=0.0, description="Score gained per millisecond of waiting.")
     share: PositiveWhole = Field(default=1, description="Weight of the weighted discipline.")
     floor: Part | None = Field(
         default=None,
         description="Guaranteed least part of the pool's dispatches while the band has work that may run. Required "
-        "below the highest band; `0` says that it may wait for ever.",
+        "below the highest band; `0` says that it may wait for ever. With k floored bands each is at most "
+        "1/(k + 1), and all together at most `overtake_cap`.",
     )
     promote_after: PositiveSeconds | None = Field(
         default=None,
@@ -76,14 +79,15 @@ class BandSettings(Section):
     )
     ceiling: Part = Field(
         default=Fraction(1),
-        description="Not dispatched while more than this part of the pool's seats is taken by all bands.",
+        description="Not dispatched while more than this part of the pool's seats is taken by all bands; above 0.",
     )
     kv_watermark: Part = Field(
         default=Fraction(0),
-        description="Not dispatched to a backend whose free part of the KV cache is below this. 0: no watermark.",
+        description="Not dispatched to a backend whose free part of the KV cache is below this, which is below 1. "
+        "0: no watermark.",
     )
     kv_resume: Part | None = Field(
-        default=None, description="Dispatched there again above this; not below `kv_watermark`, its default."
+        default=None, description="Dispatched there again above this; from `kv_watermark`, its default, to below 1."
     )
     when_saturated: SaturatedName = Field(
         default=Saturated.QUEUE,
@@ -130,7 +134,8 @@ class PolicySettings(Section):
     unit: UnitName = Field(default=Unit.TOKENS, description="What the weighted discipline counts.")
     overtake_cap: Part = Field(
         default=Fraction(15, 100),
-        description="Most part of contended dispatches in which a lower band passes a higher one, floors included.",
+        description="Most part of contended dispatches in which a lower band passes a higher one, floors included: "
+        "not below their sum.",
     )
     queue_capacity: PositiveWhole = Field(default=25_000, description="Most tickets waiting in all bands and pools.")
     queue_bytes: Size = Field(default=512 * 1024**2, description="Most body bytes waiting in all bands and pools.")
