@@ -107,7 +107,7 @@ class Walk:
     def step(self) -> tuple[int, str, Report | None]:
         """The next call: time, replica, and what it reports; ``None``: it leaves."""
         rng = self.rng
-        self.now += rng.choice([0, 0, 1, 3, 20, 120]) if rng.random() < 0.97 else rng.choice([-500, 700, 3000])
+        self.now += rng.choice([0, 0, 1, 3, 20, 120]) if rng.random() < 0.97 else rng.choice([-500, -90_000, 700, 3000])
         replica = rng.choice(self.replicas)
         if replica in self.last and rng.random() < 0.05:
             return self.now, replica, self.last[replica]

@@ -332,6 +332,22 @@ def test_time_never_goes_back(stage: Stage) -> None:
     assert one.answer().now_ms == grant.at_ms
 
 
+def test_a_clock_that_is_set_back_keeps_no_seat_of_who_is_gone(stage: Stage) -> None:
+    stage.configure(4)
+    gone, frozen, other = stage.replica("gone"), stage.replica("frozen"), stage.replica("other")
+    gone.fill(3)
+    stage.turn("frozen", frozen.report(bid(0, 1)))
+    stage.now -= 3_600_000
+    assert not other.say(bid(1, 9))
+    stage.now += 500
+    assert len(other.say(bid(1, 9))) == 1, "what nobody confirmed is taken back in time"
+    for _ in range(6):
+        stage.now += 1000
+        other.say(bid(1, 9))
+    assert sum(other.used.values()) == 4, "and seats of a replica that is gone come back"
+    assert [row.name for row in stage.view().rows] == ["other"]
+
+
 def test_out_of_place_words_in_a_report_change_nothing_else(stage: Stage) -> None:
     stage.configure(2)
     one = stage.replica("one")

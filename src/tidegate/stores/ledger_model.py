@@ -35,7 +35,8 @@ def turn(state: State, rules: Rules, now: int, replica: str, report: Report, pus
     Args:
         state: of the pool; changed in place.
         rules: in force.
-        now: milliseconds; a smaller one than before is taken as the latest seen.
+        now: milliseconds of the store's clock. A smaller one than before is taken as the latest seen; where it is
+            smaller by more than two heartbeats that clock was set back, and time goes on from the latest seen.
         replica: who reports.
         report: what it says.
         push: tells other replicas of their grants.
@@ -70,7 +71,9 @@ def leave(state: State, replica: str) -> None:
 
 def _clock(state: State, rules: Rules, now: int) -> int:
     """Move time on, and forget who is late."""
-    now = max(now, state.last)
+    if now + state.ahead < state.last - 2 * rules.heartbeat_ms:  # else nobody would be late until it has caught up
+        state.ahead = state.last - now
+    now = max(now + state.ahead, state.last)
     if now - state.last > 2 * rules.heartbeat_ms and state.replicas:
         state.grace = now + rules.ttl_ms
         state.open = max(state.open, now + rules.rebuild_ms)
@@ -241,7 +244,7 @@ def view(state: State, rules: Rules, now: int) -> PoolView:
     """Return the whole pool as people see it."""
     seats, held = seats_of(state, rules), held_by_all(state, rules)
     bands = range(len(rules.bands))
-    now = max(now, state.last)
+    now = max(now + state.ahead, state.last)
     rows = [
         ReplicaRow(
             name=name,

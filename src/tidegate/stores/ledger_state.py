@@ -111,7 +111,7 @@ class State(Struct):
     """Everything that changes, of one pool. Bands and accounts as in ``core.between`` and ``core.shares``.
 
     Attributes:
-        last: the latest time seen.
+        last: the latest time seen; ``ahead`` of the store's clock, by how much that was set back since.
         open: when the pool grants again.
         grace: until then nobody counts as late: the ledger itself was away.
         epoch: of the last registration.
@@ -147,6 +147,7 @@ class State(Struct):
     quotas: dict[str, Bucket] = field(default_factory=dict)
     budgets: dict[str, Bucket] = field(default_factory=dict)
     replicas: dict[str, Record] = field(default_factory=dict)
+    ahead: int = 0
 
 
 def new_state(rules: Rules, now: int) -> State:

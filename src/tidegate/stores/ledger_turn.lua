@@ -180,7 +180,9 @@ local function turn(keys, args)
   x.channel, x.publish = args[3], args[4]
   x.test = args[5]
   measure(x)
-  x.now = max(now, s.last)
+  s.ahead = s.ahead or 0 -- a state of an older release has none
+  if now + s.ahead < s.last - 2 * c.heartbeat_ms then s.ahead = s.last - now end -- the clock was set back
+  x.now = max(now + s.ahead, s.last)
   if x.now - s.last > 2 * c.heartbeat_ms and s.n > 0 then
     s.grace, s.open = x.now + c.ttl_ms, max(s.open, x.now + c.rebuild_ms)
   end
@@ -259,7 +261,7 @@ local function view(keys)
     rows[#rows + 1] = {name, record.e, record.t, record.h, #record.p, record.w, bids, record.f}
   end
   remember(x, raw)
-  return pack({server_ms(), x.s, rows})
+  return pack({max(server_ms() + (x.s.ahead or 0), x.s.last), x.s, rows})
 end
 redis.register_function{function_name = '@LIBRARY@_turn', callback = turn, flags = {'allow-oom'}}
 redis.register_function{function_name = '@LIBRARY@_leave', callback = leave, flags = {'allow-oom'}}
