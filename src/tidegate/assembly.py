@@ -295,6 +295,7 @@ def build(settings: Settings, options: Options | None = None) -> Service:
             max_line=settings.gateway.max_body,
             lend_limit=lambda: live.settings.policy.lend_limit,
             log=log.request,
+            clamped=recorder.clamped,
         )
     traces = _traces(settings, clock)
     app = Gateway(

@@ -179,12 +179,14 @@ async def test_a_row_that_is_wrong_fails_alone(tmp_path: Path) -> None:
 async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
     keys = {"one": "key-one", "two": "key-two"}
     tenants = [f'{{name: {name}, keys: ["{key_digest(key)}"], band: p1}}' for name, key in keys.items()]
+    tenants.append(f'{{name: strict, keys: ["{key_digest("key-strict")}"], strict_bands: true}}')
     more = f"tenants: [{', '.join(tenants)}]\n"
     async with engine().running() as upstream, gateway(config(tmp_path, upstream.url, more=more)) as process:
         async with client_of(process.url, "key-one") as one, client_of(process.url, "key-two") as two:
             batch = await reach(one, await submit(one, rows(3), band="p0"))
             assert batch.model_extra is not None
             assert batch.model_extra["x_tidegate"]["band"] == "p1"  # clamped to the tenant's highest
+            assert process.total("tidegate_clamped_total", band="p1") == 1
             assert batch.output_file_id is not None
             for call in (
                 two.batches.retrieve(batch.id),
@@ -200,6 +202,13 @@ async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
             assert not [each async for each in two.batches.list()]
             assert not [each async for each in two.files.list()]
             assert len(await lines_of(one, batch.output_file_id)) == 3
+        async with client_of(process.url, "key-strict") as strict:
+            with pytest.raises(openai.PermissionDeniedError) as forbidden:
+                await submit(strict, rows(1), band="p0")
+            assert (forbidden.value.code, forbidden.value.param) == ("forbidden_band", "metadata")
+            assert forbidden.value.response.headers["x-tidegate-reason"] == "forbidden_band"
+            assert (await reach(strict, await submit(strict, rows(1)))).status == "completed"
+            assert process.total("tidegate_clamped_total") == 1
         async with client_of(process.url, "key-none") as nobody:
             with pytest.raises(openai.AuthenticationError):
                 await nobody.batches.list()

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tidegate.classify import Classifier, Refused, Tenant
+from tidegate.core import Reason
 from tidegate.jobs.answers import AnswerError, answer, route, tenant_of
 from tidegate.jobs.endings import LOOK_S, Endings
 from tidegate.jobs.folder import new_batch_id
@@ -37,16 +38,25 @@ class BatchRoutes:
         classifier: for the bands of batches and of callers that wait.
         endings: of batches.
         utc: wall-clock time, seconds.
+        clamped: counts a batch that asked for a higher band than its tenant may use, by the band that it got.
     """
 
     def __init__(
-        self, *, link: Link, pump: Pump, classifier: Classifier, endings: Endings, utc: Callable[[], float]
+        self,
+        *,
+        link: Link,
+        pump: Pump,
+        classifier: Classifier,
+        endings: Endings,
+        utc: Callable[[], float],
+        clamped: Callable[[int], None],
     ) -> None:
         self._link = link
         self._pump = pump
         self._classifier = classifier
         self._endings = endings
         self._utc = utc
+        self._clamped = clamped
         self._waits = itertools.count(1)
         self.routes: list[Route] = [
             route(BATCHES, {"GET": self._list_batches, "POST": self._create}),
@@ -80,12 +90,22 @@ class BatchRoutes:
         return self._show(await self._link.ask(Batch, "create_batch", batch=batch, window_s=wish.window_s))
 
     def _band(self, tenant: Tenant, wanted: str | None) -> str:
-        """The band of a batch: what its metadata say, else p2, and never above the tenant's highest."""
+        """The band of a batch: what its metadata say, else p2, and never above the tenant's highest: as for requests,
+        asking for more is counted, or refused under ``strict_bands``.
+        """
         names = self._classifier.band_names
         if wanted is not None and wanted not in names:
             raise WishError(f"metadata.band: expected one of {', '.join(names)}, got {wanted[:40]!r}", "metadata")
         bulk = names.index("p2") if "p2" in names else len(names) - 1
-        return names[max(bulk if wanted is None else names.index(wanted), tenant.max_band)]
+        asked = bulk if wanted is None else names.index(wanted)
+        if wanted is not None and asked < tenant.max_band:
+            if tenant.strict_bands:
+                detail = (
+                    f"metadata.band: expected at most {names[tenant.max_band]} for tenant {tenant.name}, got {wanted}"
+                )
+                raise _refusal(Refused(Reason.FORBIDDEN_BAND, detail, "metadata"))
+            self._clamped(tenant.max_band)
+        return names[max(asked, tenant.max_band)]
 
     async def _batch(self, request: Request) -> Response:
         wait_s = read_wait(request.query_params)
@@ -99,8 +119,7 @@ class BatchRoutes:
         headers = dict(request.scope["headers"])
         choice = self._classifier.caller_band(tenant, headers, BATCHES)
         if isinstance(choice, Refused):
-            answer = answer_for(choice.reason, detail=choice.detail, param=choice.param, status=choice.status)
-            raise AnswerError(Response(answer.body, answer.status, dict(_text(answer.headers))))
+            raise _refusal(choice)
         caller = Caller(f"batch-wait-{next(self._waits)}", tenant.name, choice.band, batch.id)
         gone = asyncio.ensure_future(_left(request))
         loop = asyncio.get_running_loop()
@@ -164,6 +183,11 @@ async def _body(request: Request) -> bytes:
         if len(body) > MOST_BODY:
             raise UploadError(f"expected a body of at most {MOST_BODY} bytes", status=413)
     return bytes(body)
+
+
+def _refusal(refused: Refused) -> AnswerError:
+    answer = answer_for(refused.reason, detail=refused.detail, param=refused.param, status=refused.status)
+    return AnswerError(Response(answer.body, answer.status, dict(_text(answer.headers))))
 
 
 def _text(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

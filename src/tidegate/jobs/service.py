@@ -47,6 +47,7 @@ class Jobs:
         max_line: longest line of an input file, bytes.
         lend_limit: most waiting rows that one who waits lifts at a time.
         log: takes the line of a row that has ended.
+        clamped: counts a batch that asked for a higher band than its tenant may use.
 
     Raises:
         StoreError: the folder of files cannot be used.
@@ -63,6 +64,7 @@ class Jobs:
         max_line: int,
         lend_limit: Callable[[], int],
         log: Callable[[RequestLine], None],
+        clamped: Callable[[int], None],
     ) -> None:
         try:
             folder = Folder(settings.files)
@@ -87,7 +89,14 @@ class Jobs:
         self._stopped = False
         self.app: ASGIApp = build_app(
             FileRoutes(link=self._link, folder=folder, utc=utc, max_file=settings.max_file, keep_s=settings.keep),
-            BatchRoutes(link=self._link, pump=self._pump, classifier=classifier, endings=self._endings, utc=utc),
+            BatchRoutes(
+                link=self._link,
+                pump=self._pump,
+                classifier=classifier,
+                endings=self._endings,
+                utc=utc,
+                clamped=clamped,
+            ),
         )
 
     @property
