@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from tidegate.config import Settings, parse_settings, patch_policy
@@ -10,8 +11,9 @@ from tidegate.control import Audit, Keeper, Live, Sharing
 from tidegate.core import Scheduler
 from tidegate.runtime import Driver
 from tidegate.runtime.replica_pools import Replica, ReplicaTerms
+from tidegate.stores.ledger_handle import LedgerHandle, LedgerSubscription, NoConfigurationError
 from tidegate.stores.ledger_memory import MemoryLedger, MemoryLedgerStore
-from tidegate.stores.ledger_protocol import LedgerUnavailable, PoolConfig, PoolView, Reply, Report
+from tidegate.stores.ledger_protocol import LedgerUnavailable, News, PoolConfig, PoolView, Reply, Report
 from tidegate.telemetry import Recorder
 from tidegate.testing import LoopClock
 
@@ -82,6 +84,50 @@ class _End(MemoryLedger):
 
     async def view(self) -> PoolView | None:
         return await self._there().view()
+
+
+class Elsewhere(MemoryLedgerStore):
+    """A store in another process: each gateway has handles of its own on it, which keep what was last in force."""
+
+    def __init__(self, store: MemoryLedgerStore) -> None:
+        super().__init__()
+        self.store = store
+        self.handles: dict[str, Handle] = {}
+
+    def pool(self, name: str) -> MemoryLedger:
+        if name not in self.handles:
+            self.handles[name] = Handle(self.store, name)
+        return self.handles[name]  # type: ignore[return-value]  # a ledger as others are
+
+
+class Handle(LedgerHandle):
+    def __init__(self, store: MemoryLedgerStore, name: str) -> None:
+        super().__init__()
+        self._store, self._name = store, name
+
+    async def _configuration(self) -> PoolConfig | None:
+        return await self._store.pool(self._name).configuration()
+
+    async def _configure(self, config: PoolConfig) -> None:
+        await self._store.pool(self._name).configure(config)
+
+    async def _turn(self, replica: str, report: Report) -> Reply:
+        try:
+            return await self._store.pool(self._name).turn(replica, report)
+        except LedgerUnavailable as error:
+            raise NoConfigurationError(str(error)) from error
+
+    async def leave(self, replica: str) -> None:
+        await self._store.pool(self._name).leave(replica)
+
+    async def view(self) -> PoolView | None:
+        return await self._store.pool(self._name).view()
+
+    def subscribe(self, replica: str, listener: Callable[[News], None]) -> LedgerSubscription:
+        return self._store.pool(self._name).subscribe(replica, listener)  # type: ignore[return-value]
+
+    def _subscription(self, replica: str, listener: Callable[[News], None]) -> LedgerSubscription:
+        raise NotImplementedError
 
 
 async def started(*gateways: Gateway) -> None:

@@ -8,9 +8,9 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
-from runtime.sharing_stage import Gateway, started, stopped
+from runtime.sharing_stage import Elsewhere, Gateway, started, stopped
 from tidegate.config import parse_settings
-from tidegate.stores.ledger_memory import MemoryLedger, MemoryLedgerStore
+from tidegate.stores.ledger_memory import MemoryLedger, MemoryLedgerStore, MemoryPool
 from tidegate.stores.ledger_policy import pool_config
 from tidegate.stores.ledger_protocol import LedgerUnavailable, PoolConfig
 from tidegate.testing import run_virtual
@@ -218,5 +218,34 @@ def test_models_that_come_and_go_are_joined_and_left() -> None:
         first.replica.obey(one)
         assert first.replica.counts().calls >= 0
         await stopped(first)
+
+    run_virtual(story())
+
+
+def test_of_each_pool_what_is_in_force_is_known_and_given_back_to_a_store_that_lost_it() -> None:
+    async def story() -> None:
+        store = MemoryLedgerStore()
+        models = "models:\n" + "".join(
+            f"  - {{name: {name}, backends: [{{name: b{name}, url: 'http://a', seats: 8}}]}}\n" for name in "mno"
+        )
+        ways = [Elsewhere(store), Elsewhere(store)]
+        first, second = (Gateway(f"r{at}", way, models=models) for at, way in enumerate(ways))
+        await started(first, second)
+        await asyncio.sleep(1.0)
+        first.live.change(parse_settings(models.replace("8", "5"), source="f.yaml"), who="duty", action="reload")
+        await asyncio.sleep(0.01)
+        second.replica.scheduler.clients["n"].changed()  # as when work comes: one pool hears of it before the others
+        second.replica.links["n"].changed()
+        await asyncio.sleep(1.0)
+        names = list(ways[1].handles)
+        known = [ways[1].handles[name].known for name in names]
+        in_force = [await store.pool(name).configuration() for name in names]
+        assert known == in_force, "the picture of a pool is drawn by it"
+        await stopped(first)
+        for name in names:
+            store.pool(name)._pool = MemoryPool()  # as a server that was started anew, empty
+        await asyncio.sleep(3.0)
+        assert [await store.pool(name).configuration() for name in names] == in_force
+        await stopped(second)
 
     run_virtual(story())

@@ -66,6 +66,7 @@ class Sharing:
         self._version = 0
         self._seen = 0  # the newest version that is known to be in force at a ledger
         self._document = ""
+        self._known: dict[str, int] = {}  # the version that was read of each pool, or handed to it
         self._following = False
         self._meant: set[str] = set()  # of mode and policy, what was changed here and no ledger was handed yet
         self._told = (live.mode, _policy(live.settings))  # as they were last shared
@@ -90,7 +91,7 @@ class Sharing:
     # What others have.
 
     def _answered(self, link: PoolLink, reply: Reply) -> None:
-        if self._joined and reply.version > self._seen:
+        if self._joined and reply.version > self._known.get(link.client.pool, 0):
             self._run(f"follow {link.client.pool}", lambda: self._follow(link))
 
     async def _join(self) -> None:
@@ -114,8 +115,12 @@ class Sharing:
             self._run("configure", self._configure)  # pools that have none yet
 
     async def _follow(self, link: PoolLink) -> None:
+        """Read what is in force in one pool: its ledger is shown by that, and given it if it is ever lost."""
         config = await asyncio.wait_for(link.ledger.configuration(), PATIENCE_S)
-        if config is None or config.version <= self._seen:
+        if config is None:
+            return
+        self._known[link.client.pool] = config.version
+        if config.version <= self._seen:
             return
         shared = _read(config.document)
         if shared is not None:
@@ -224,6 +229,7 @@ class Sharing:
             else:
                 self._meant.clear()
                 self._seen = max(self._seen, config.version)
+                self._known[spec.name] = config.version
                 return
 
     def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
