@@ -142,6 +142,8 @@ async def test_an_answer_that_breaks_is_a_502_and_one_that_is_refused_passes() -
     async def behave(visit: Visit) -> None:
         if b"refuse" in visit.body:
             visit.answer(b'{"error":{"message":"no"}}', 422, more=b"retry-after: 3\r\n")
+        elif b"fail" in visit.body:
+            visit.answer(b'{"error":{"message":"no memory"}}', 500, more=b"x-tidegate-reason: shed\r\n")
         else:
             visit.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
 
@@ -150,6 +152,10 @@ async def test_an_answer_that_breaks_is_a_502_and_one_that_is_refused_passes() -
         assert (broken.status, broken.error["code"]) == (502, "upstream_error")
         refused = await ask(process.url, chat(user="refuse"))
         assert (refused.status, refused.error["message"], refused.headers["retry-after"]) == (422, "no", "3")
+        assert "x-tidegate-reason" not in refused.headers  # the client's own mistake is no refusal
+        failed = await ask(process.url, chat(user="fail"))
+        assert (failed.status, failed.error["message"]) == (500, "no memory")
+        assert failed.headers["x-tidegate-reason"] == "upstream_error"  # as it is counted
 
 
 async def test_a_failure_before_the_first_byte_is_tried_on_another_backend() -> None:

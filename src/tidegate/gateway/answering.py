@@ -91,6 +91,8 @@ class Answering:
             return
         headers = failed_headers(response) if relayed.failed else unmeasured_headers(response.headers)
         headers += call.headers(now)
+        if call.reason is not None:
+            headers.append((b"x-tidegate-reason", call.reason.encode()))
         call.status = response.status
         if not exchange.link.answer(response.status, headers, content):
             await call.answer(send, response.status, headers, content)
