@@ -317,6 +317,23 @@ def test_the_end_of_being_alone_is_logged_once_when_seats_are_dealt_again() -> N
         assert told == ["cluster.solo"] * 2 + ["cluster.shared"] * 2, "once for each of the two gateways"
 
 
+def test_why_the_ledger_does_not_answer_is_logged_once_and_again_when_it_is_another_reason() -> None:
+    async def story() -> list[str]:
+        _, (a, _) = await stage(2)
+        with capture_logs() as logs:
+            for refuses, cut, seconds in (
+                (True, False, 30.0),
+                (False, True, 30.0),
+                (False, False, 4.0),
+                (True, False, 1.0),
+            ):
+                a.wire.refuses, a.wire.cut = refuses, cut
+                await asyncio.sleep(seconds)
+        return [entry["why"] for entry in logs if entry["event"] == "cluster.no_answer"]
+
+    assert run_virtual(story()) == ["no", "it took too long", "no"]
+
+
 def test_a_wiped_ledger_starts_nothing_twice() -> None:
     async def story() -> None:
         store, gateways = await stage(3)

@@ -142,3 +142,11 @@ def test_a_gateway_with_another_folder_is_told_of_after_two_looks(place: Place) 
         place.worker._look_for_strangers()
         place.worker._look_for_strangers()
     assert len(lines) == 1
+
+
+def test_why_the_store_does_nothing_is_told_once_and_now_and_then(place: Place) -> None:
+    with structlog.testing.capture_logs() as lines:
+        for at in range(600):
+            place.worker._rest(at / 2, "refused")
+        place.worker._rest(300.0, "no password")
+    assert [line["error"] for line in lines] == ["refused"] * 5 + ["no password"]

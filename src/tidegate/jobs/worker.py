@@ -59,6 +59,8 @@ LOOK_S: Final = 0.25
 """Time between two looks at what there is to do."""
 REST_S: Final = 0.5
 """Pause after the store could not do something."""
+TELL_S: Final = 60.0
+"""Time after which the same reason is told in the log again."""
 GONE_S: Final = 2.0
 """Time between two looks for gateways that died: their rows have waited so long at most."""
 SWEEP_S: Final = 60.0
@@ -92,6 +94,7 @@ class Worker:
         self._told: list[BatchWork] | None = None
         self._tasks: dict[str, tuple[Claim, Task]] = {}
         self._rest_until = self._look_at = self._gone_at = self._renew_at = self._sweep_at = 0.0
+        self._why, self._why_told = "", 0.0
         # A store on PostgreSQL may have gateways of other machines, whose locks tell nothing here.
         self._absent: set[str] = set()
         self._judged = owners.kernel() if hello.setup.store.startswith("postgres") else None
@@ -108,11 +111,17 @@ class Worker:
                 try:
                     self._turn(now)
                 except Unavailable as error:
-                    log.warning("jobs.store", error=str(error))
-                    self._rest_until = now + REST_S
+                    self._rest(now, str(error))
         self._connection.close()
         with contextlib.suppress(StoreError):
             self._store.release_owner(self._setup.owner, now_utc=self._utc())
+
+    def _rest(self, now: float, why: str) -> None:
+        """Let the store be for a moment; say why, and the same again only after a while."""
+        self._rest_until = now + REST_S
+        if why != self._why or now >= self._why_told + TELL_S:
+            self._why, self._why_told = why, now
+            log.warning("jobs.store", error=why)
 
     def _start(self) -> None:
         """Where the clock is this machine's own, it may have been set back since the last run."""

@@ -26,7 +26,7 @@ LEAVE_S = 1.0
 AGAIN_S = 0.2
 """After a fault while it looked, until it looks again."""
 TELL_S = 10.0
-"""A fault that comes again is told in the log so often."""
+"""A fault that comes again, or another reason why the store does not answer, is told in the log so often."""
 
 log = structlog.get_logger("tidegate.cluster")
 
@@ -72,7 +72,8 @@ class PoolLink:
         self._subscription: Subscription | None = None
         self._alone = False
         self._open = False
-        self._fault_told = float("-inf")
+        self._fault_told = self._why_told = float("-inf")
+        self._why = ""  # why the store does not answer, as told last
 
     def start(self) -> None:
         """Join the pool; call it inside the loop."""
@@ -148,11 +149,19 @@ class PoolLink:
         now = self._clock.now()
         report = self.client.report(now, self._bids(now, self.client.pool))
         try:
-            return await asyncio.wait_for(self.ledger.turn(self.replica, report), CALL_S)
+            reply = await asyncio.wait_for(self.ledger.turn(self.replica, report), CALL_S)
         except (TidegateError, TimeoutError) as error:
-            if self.client.counts.failures == 0 or not self.client.degraded:
-                log.warning("cluster.no_answer", pool=self.client.pool, why=str(error) or "it took too long")
+            self._tell_why(str(error) or "it took too long")
             return None
+        self._why = ""
+        return reply
+
+    def _tell_why(self, why: str) -> None:
+        """Say why there is no answer, once in an outage, and again when it is another reason after a while."""
+        now = self._clock.now()
+        if not self._why or (why != self._why and now >= self._why_told + TELL_S):
+            self._why, self._why_told = why, now
+            log.warning("cluster.no_answer", pool=self.client.pool, why=why)
 
     def _hear(self, news: News) -> None:
         now = self._clock.now()
