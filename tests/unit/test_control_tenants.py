@@ -304,6 +304,42 @@ def test_somebody_else_on_the_same_store_is_not_overwritten() -> None:
     run_virtual(story())
 
 
+def test_what_another_gateway_on_the_same_store_changes_is_followed() -> None:
+    async def story() -> None:
+        first, second = Stage(FILE + TENANTS), Stage(FILE + TENANTS)
+        keeper = first.books.keeper
+        keeper.durable = True  # as one that others can see
+        second.books.tenants._keeper = keeper
+        made = await create(first)
+        key, (row,) = made["key"], made["tenant"]["keys"]
+        assert who(second, key) is None
+        await second.books.tenants.follow()
+        assert (who(second, key), who(second, "checkout-key")) == ("shop", "checkout")
+        assert (await second.ask("PATCH", "/admin/tenants/shop", {"weight": 3})).status == 200
+        await first.books.tenants.follow()
+        assert (await first.ask("DELETE", f"/admin/tenants/shop/keys/{row['id']}", {})).status == 200
+        await second.books._round(1)
+        assert who(second, key) is None
+
+        asked, ask = 0, keeper.ask
+
+        async def counted(question: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                raise Unavailable("control.store: it is away")
+            return await ask(question)
+
+        keeper.ask = counted  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            await second.books.tenants.follow()
+            assert asked == 1, "who has missed nothing reads no tenants"
+            await second.books.tenants.follow()
+        assert ([tenant.name for tenant in second.live.managed.values()], logs) == (["shop"], [])
+
+    run_virtual(story())
+
+
 def test_what_the_store_does_not_take_is_not_done() -> None:
     async def story() -> None:
         stage = Stage()

@@ -70,6 +70,7 @@ class Books:
     async def _round(self, number: int) -> None:
         await self.usage.write()
         await self.audit.settled()
+        await self.tenants.follow()
         await self.tenants.expire()
         if number % FORGET_EVERY == 0:
             await self.usage.forget()

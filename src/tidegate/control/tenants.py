@@ -8,9 +8,10 @@ key is shown once, when it is made; what is stored is its digest.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from math import inf
 from typing import Any
@@ -30,7 +31,7 @@ from tidegate.config import (
 from tidegate.control.audit import KEPT_IN_STORE, Audit, Record, new_change
 from tidegate.control.keeper import Keeper
 from tidegate.control.live import Live, Ready
-from tidegate.stores import Conflict, NotFound, StoredKey, StoredTenant
+from tidegate.stores import Conflict, NotFound, StoredKey, StoredTenant, StoreError
 
 KEY_BYTES = 32
 """256 bits: guessing is hopeless, so the stored digest needs neither salt nor stretching."""
@@ -58,6 +59,7 @@ class Tenants:
         self._stored: dict[str, StoredTenant] = {}
         self._ends: dict[str, float] = {}  # when the next key of a tenant ends, of those that have one
         self._named: tuple[object, list[str], dict[str, TenantSettings]] = (None, [], {})
+        self._followed = 0  # the newest change of the store whose tenants are known
         self._lock = asyncio.Lock()
 
     async def load(self) -> None:
@@ -68,9 +70,19 @@ class Tenants:
             ConfigError: they do not fit the settings.
         """
         async with self._lock:
-            found = await self._keeper.ask(lambda store: store.tenants())
-            known = ((tenant, self._stored.get(tenant.name, tenant)) for tenant in found)
-            await self._adopt({old.name: old if old == tenant else tenant for tenant, old in known})
+            await self._adopt(self._merged(await self._keeper.ask(lambda store: store.tenants())))
+
+    async def follow(self) -> None:
+        """Take over what other gateways on the same store have changed since the last look."""
+        if not self._keeper.durable:
+            return
+        async with self._lock:
+            with contextlib.suppress(StoreError):  # of a store that is away nothing new is known
+                newest = await self._keeper.ask(lambda store: store.changes(before=None, limit=1))
+                if newest and newest[0].id != self._followed:
+                    found = await self._keeper.ask(lambda store: store.tenants())
+                    self._followed = newest[0].id
+                    await self._put_in_force(self._merged(found))
 
     async def expire(self) -> None:
         """Take keys out of force whose time is over."""
@@ -188,6 +200,11 @@ class Tenants:
             await self._save(msgspec.structs.replace(stored, keys=left), who, "key", undoes)
 
     # Helpers
+
+    def _merged(self, found: Iterable[StoredTenant]) -> dict[str, StoredTenant]:
+        """Return what the store has, by name; rows that have not changed stay the ones that are known."""
+        known = ((tenant, self._stored.get(tenant.name, tenant)) for tenant in found)
+        return {old.name: old if old == tenant else tenant for tenant, old in known}
 
     def _mine(self, name: str) -> StoredTenant:
         stored = self._stored.get(name)
