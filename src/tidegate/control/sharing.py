@@ -242,12 +242,15 @@ class Sharing:
         self._tasks[name] = asyncio.get_running_loop().create_task(self._until_done(name, work))
 
     async def _until_done(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        pause_s = AGAIN_S
+        pause_s, told = AGAIN_S, ""
         while True:
             try:
                 return await work()
             except (TidegateError, TimeoutError) as error:
-                log.warning("cluster.waits", work=name, why=str(error) or "no answer")
+                why = str(error) or "no answer"
+                if why != told:
+                    log.warning("cluster.waits", work=name, why=why)
+                told = why
             except Exception:  # given up, it would never be done
                 log.exception("cluster.fault", what=name)
             await asyncio.sleep(pause_s)
