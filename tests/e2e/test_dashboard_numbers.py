@@ -148,15 +148,15 @@ async def test_the_page_and_the_clients_tell_the_same() -> None:
 
         assert await screen.text("#waste") == "Computed for nothing, 1 min: 0 tokens"
         await leave(process.url, "shop-key")
-        await screen.shows("#waste", "client left")
+        await screen.shows("#waste", "cancelled")
         thrown_away = process.total("tidegate_wasted_tokens_total", cause="cancelled")
         part = thrown_away / (thrown_away + used * len(done))
         assert (
             await screen.text("#waste")
-            == f"Computed for nothing, 1 min: {part:.2%} of tokens: client left {thrown_away:.0f}"
+            == f"Computed for nothing, 1 min: {part:.2%} of tokens: cancelled {thrown_away:.0f}"
         )
         async with dashboard(opened, process.control, locale="zh-CN") as chinese:
-            await chinese.shows("#waste", f"近 1 分钟白算：占 token 的 {part:.2%}，客户端离开 {thrown_away:.0f}")
+            await chinese.shows("#waste", f"近 1 分钟白算：占 token 的 {part:.2%}，已取消 {thrown_away:.0f}")
 
         share = float((await screen.text("[data-band=p1] [data-key=share] small")).partition("%")[0])
         assert share == pytest.approx(100 * len(seen) / len(done), abs=1)

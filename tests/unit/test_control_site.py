@@ -89,6 +89,14 @@ def test_every_reason_of_a_refusal_has_words() -> None:
     assert {key.removeprefix("reason_") for key in words("en") if key.startswith("reason_")} == {*map(str, Reason)}
 
 
+def test_what_a_mode_only_observes_is_told_in_the_language_of_the_page() -> None:
+    source = (PAGES / "js/modes.js").read_text()
+    said = set(re.findall(r'(\w+): "would_(\w+)"', source))
+    assert said == {(name, name) for name in ("held", "kv", "reordered")}, "what is counted beside refusals"
+    assert "t(WOULD[reason] ?? `reason_${reason}`)" in source
+    assert {f"would_{name}" for name, _ in said} <= words("zh").keys()
+
+
 def sentences() -> list[tuple[re.Pattern[str], str]]:
     rows = re.findall(r'^  \[/(.+)/, "(.+)"\],$', (PAGES / "js/refused-zh.js").read_text(), re.MULTILINE)
     return [(re.compile(pattern), chinese) for pattern, chinese in rows]

@@ -9,6 +9,7 @@ const SWITCH = "transactions_only";
 const NORMAL = "normal";
 const CHOICES = [["15min", 15, "min"], ["30min", 30, "min"], ["1h", 1, "h"], ["4h", 4, "h"], [null, null, null]];
 const DEFAULT = "30min";
+const WOULD = { held: "would_held", kv: "would_kv", reordered: "would_reordered" }; // what is no refusal
 
 export class Modes {
   /** `toast(words)` tells what was done. */
@@ -48,7 +49,7 @@ export class Modes {
       h("button", { type: "button", id: "back", disabled: reason !== "", title: reason || null, onclick: () => this.ask(NORMAL) }, t("switch_back")),
     ]);
     text(document.getElementById("mode-left"), left);
-    const would = Object.entries(this.numbers.would).map(([reason, number]) => `${reason} ${count(number)}`).join(", ");
+    const would = Object.entries(this.numbers.would).map(([reason, number]) => `${t(WOULD[reason] ?? `reason_${reason}`)} ${count(number)}`).join(t("comma"));
     const observes = this.numbers.modes.find((each) => each.name === mode.name)?.observes;
     text(document.getElementById("mode-would"), observes && would ? t("mode_would", { reasons: would }) : "");
   }

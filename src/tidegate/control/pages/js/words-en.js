@@ -48,7 +48,7 @@ export const EN = {
   jobs_off: "not set up", jobs_error: "the job store does not answer", failed_rows: "{n} failed",
 
   switch: "Transactions only", switch_back: "Back to normal", other_modes: "Other modes …", modes: "Modes",
-  mode_on: "MODE: {name}", mode_by: "by {who} since {at}", mode_reverts: "back to {to} in {left}", mode_stays: "until somebody switches back", mode_would: "the rules would have: {reasons}",
+  mode_on: "MODE: {name}", mode_by: "by {who} since {at}", mode_reverts: "back to {to} in {left}", mode_stays: "until somebody switches back", mode_would: "by the rules: {reasons}", would_held: "held", would_kv: "cache full", would_reordered: "in another order",
   mode_ask: "Switch to {name}?", mode_now: "This happens now:",
   will_answer: "{n} waiting requests ({bands}) are answered: plain chat with the fallback message, others with an error",
   will_answer_none: "no request of {bands} waits; new ones are answered with the fallback message or an error",

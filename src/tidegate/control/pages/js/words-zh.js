@@ -48,7 +48,7 @@ export const ZH = {
   jobs_off: "未启用", jobs_error: "任务存储没有应答", failed_rows: "{n} 行失败",
 
   switch: "只保交易", switch_back: "恢复正常", other_modes: "其他模式…", modes: "模式",
-  mode_on: "模式：{name}", mode_by: "{who} 于 {at} 开启", mode_reverts: "{left} 后回到 {to}", mode_stays: "直到有人切回", mode_would: "按规则本应：{reasons}",
+  mode_on: "模式：{name}", mode_by: "{who} 于 {at} 开启", mode_reverts: "{left} 后回到 {to}", mode_stays: "直到有人切回", mode_would: "按规则本应：{reasons}", would_held: "暂缓", would_kv: "缓存不足", would_reordered: "改变次序",
   mode_ask: "切换到 {name}？", mode_now: "立即发生：",
   will_answer: "正在等待的 {n} 个请求（{bands}）将立即得到应答：普通对话得到降级回答，其他得到错误",
   will_answer_none: "{bands} 没有等待的请求；新请求将得到降级回答或错误",

@@ -1,4 +1,4 @@
-// The page in two languages. Words of the settings file (bands, modes, reasons, knobs) stay as the file has them.
+// The page in two languages. Words of the settings file (bands, modes, knobs), and reasons in tables, stay as they are.
 
 import { EN } from "./words-en.js";
 import { ZH } from "./words-zh.js";
