@@ -86,9 +86,11 @@ class ModelSettings(Section):
 class TenantLimits(Section):
     """Limits of one tenant; what is absent is unlimited."""
 
-    requests_per_minute: PositiveWhole | None = Field(default=None, description="Requests a minute; above it, 429.")
+    requests_per_minute: PositiveWhole | None = Field(
+        default=None, description="Requests in any minute, at once or spread; above it, 429."
+    )
     tokens_per_minute: PositiveWhole | None = Field(
-        default=None, description="Estimated tokens a minute; above it, 429."
+        default=None, description="Tokens in any minute, estimated on arrival and settled at the end; above it, 429."
     )
     max_queued: PositiveWhole | None = Field(default=None, description="Most waiting requests; above it, 429.")
     max_running: PositiveWhole | None = Field(default=None, description="Most running requests; the others wait.")
