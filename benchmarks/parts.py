@@ -61,11 +61,15 @@ def part_of(frames: Sequence[str]) -> str:
 
 
 def shares(lines: Iterable[str]) -> Counter[str]:
-    """Count samples by part; ``lines`` are collapsed stacks, ``outer;…;inner COUNT``."""
+    """Count samples by part; ``lines`` are collapsed stacks, ``outer;…;inner COUNT``.
+
+    What does not end in a count is left out: a name may be any text, one of several lines too.
+    """
     found: Counter[str] = Counter()
     for line in lines:
         stack, _, count = line.rpartition(" ")
-        found[part_of(stack.split(";"))] += int(count)
+        if count.isdecimal():
+            found[part_of(stack.split(";"))] += int(count)
     return found
 
 
@@ -83,12 +87,18 @@ def main(flame: str | None = None) -> None:
                 _record(spy, pid, raw, "raw")
                 if flame is not None:
                     _record(spy, pid, Path(flame), "flamegraph")
-                    Path(flame).write_text(titled(Path(flame).read_text()))
-        found = shares(raw.read_text(errors="replace").splitlines())
+                    Path(flame).write_text(titled(legible(Path(flame))))
+        found = shares(legible(raw).splitlines())
     table = Table("part", "share", "µs", title=f"a plain request: {plain_us:.0f} µs of CPU; {found.total()} samples")
     for name, count in found.most_common():
         table.add_row(name, f"{count / found.total():.0%}", f"{plain_us * count / found.total():.0f}")
     Console().print(table)
+
+
+def legible(file: Path) -> str:
+    """Read what the sampler wrote: names that it read while they changed hold bytes that are no text."""
+    text = file.read_text(errors="replace")
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def titled(svg: str) -> str:
@@ -97,7 +107,7 @@ def titled(svg: str) -> str:
 
 
 def _record(spy: Path, pid: int, to: Path, form: str) -> None:
-    options = ["--rate", str(RATE), "--duration", str(SECONDS), "--nonblocking", "--format", form]
+    options = ["--rate", str(RATE), "--duration", str(SECONDS), "--format", form]
     options.append("--full-filenames" if form == "raw" else "--function")
     command = [str(spy), "record", "--pid", str(pid), *options, "--output", str(to)]
     subprocess.run(command, check=True, capture_output=True)

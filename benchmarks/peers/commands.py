@@ -32,7 +32,7 @@ http {{
 
 _HAPROXY = """global
   nbthread 1
-  maxconn 16384
+  maxconn 8192
 defaults
   mode http
   timeout connect 5s

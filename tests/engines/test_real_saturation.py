@@ -34,7 +34,7 @@ async def test_more_requests_than_slots_wait_in_the_gateway(target: Target) -> N
         inside.watching(lambda: target.engine.total(WAITING[kind])),
         queued.watching(lambda: target.gateway.total("tidegate_queue_depth")),
     ):
-        answers = await asyncio.gather(*(ask(client, tokens=20) for _ in range(4 * seats)))
+        answers = await asyncio.gather(*(ask(client, tokens=60) for _ in range(4 * seats)))
     assert [answer for answer in answers if answer.error] == []
     assert max(queued.seen) >= seats
     # vLLM shows a request as waiting for the moment between its arrival and the next step

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import _ratios
-from benchmarks.parts import LOOP, PARTS, part_of, shares, titled
+from benchmarks.parts import LOOP, PARTS, legible, part_of, shares, titled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -50,8 +50,14 @@ def test_a_sample_counts_for_the_innermost_frame_that_is_ours(frames: tuple[str,
 
 
 def test_samples_are_added_by_part() -> None:
-    lines = [f"{SERVE};{SEND} 3", f"{SERVE} 4", f"{SEND} 5"]
+    lines = [f"{SERVE};{SEND} 3", f"{SERVE} 4", f"{SEND} 5", f"{SERVE};a name that the sampler read too late", ""]
     assert shares(lines) == {"client's side": 8, LOOP: 4}
+
+
+def test_what_the_sampler_wrote_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "raw"
+    file.write_bytes(b"a\xfa\x00b 3\nc 4\n")
+    assert legible(file) == "a\ufffd?b 3\nc 4\n"
 
 
 def test_every_part_names_modules_that_exist() -> None:
