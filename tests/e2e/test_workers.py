@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,9 +11,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -100,81 +101,68 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
 
-def test_a_stop_while_workers_are_being_started_reaches_them(tmp_path: Path) -> None:
-    file = tmp_path / "tidegate.yaml"
+@contextlib.contextmanager
+def serving(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """Run ``serve`` with ``tidegate.yaml`` and ``log`` in a folder; gives process and output once it listens."""
+    file = folder / "tidegate.yaml"
     file.write_text(CONFIG.format(url="http://127.0.0.1:9"))
-    command = [sys.executable, "-u", "-m", "tidegate", "serve", "--workers", "2", "-c", str(file)]
-    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
-        assert parent.stdout is not None
+    words = [sys.executable, "-u", *command, "-c", str(file)]
+    words += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
+    with (
+        (folder / "log").open("w") as errors,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
         try:
-            assert "listening" in parent.stdout.readline()  # and the next thing that it does is to start workers
-            parent.send_signal(signal.SIGTERM)
-            assert parent.wait(30.0) == 0
+            assert "listening" in process.stdout.readline()
+            yield process, process.stdout
         finally:
-            parent.kill()
+            process.kill()
+
+
+TWO_WORKERS = ("-m", "tidegate", "serve", "--workers", "2")
+
+
+def test_a_stop_while_workers_are_being_started_reaches_them(tmp_path: Path) -> None:
+    with serving(tmp_path, *TWO_WORKERS) as (parent, _):  # the next thing that it does is to start workers
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(30.0) == 0
 
 
 def test_a_file_read_again_while_workers_are_being_started_holds_on_all(tmp_path: Path) -> None:
     """A SIGHUP ended workers that could not obey it yet, and these ended the command: "it would fail again"."""
-    file = tmp_path / "tidegate.yaml"
-    text = CONFIG.format(url="http://127.0.0.1:9")
-    file.write_text(text)
-    command = [sys.executable, "-u", "-m", "tidegate", "serve", "--workers", "2", "-c", str(file)]
-    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
-    log = tmp_path / "log"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as parent,
-    ):
-        assert parent.stdout is not None
-        try:
-            assert "listening" in parent.stdout.readline()
-            file.write_text(text + "policy: {bands: {p1: {ttl: 1h}}}\n")
+    file, log = tmp_path / "tidegate.yaml", tmp_path / "log"
+    with serving(tmp_path, *TWO_WORKERS) as (parent, output):
+        file.write_text(file.read_text() + "policy: {bands: {p1: {ttl: 1h}}}\n")
 
-            def told() -> list[str]:
-                assert parent.poll() is None, log.read_text()
-                parent.send_signal(signal.SIGHUP)
-                return re.findall(r"^worker 1: control listening on (\S+)", log.read_text(), re.MULTILINE)
+        def told() -> list[str]:
+            assert parent.poll() is None, log.read_text()
+            parent.send_signal(signal.SIGHUP)
+            return re.findall(r"^worker 1: control listening on (\S+)", log.read_text(), re.MULTILINE)
 
-            ports = [until(told)[0], parent.stdout.readline().split()[-1]]
+        ports = [until(told)[0], output.readline().split()[-1]]
 
-            def ttl(url: str) -> str:
-                with urllib.request.urlopen(url + "/admin/policy", timeout=40) as answer:
-                    return str(json.load(answer)["bands"]["p1"]["ttl"])
+        def ttl(url: str) -> str:
+            with urllib.request.urlopen(url + "/admin/policy", timeout=40) as answer:
+                return str(json.load(answer)["bands"]["p1"]["ttl"])
 
-            until(lambda: [ttl(each) for each in ports] == ["1h", "1h"])
-            assert "started anew" not in log.read_text()
-            parent.send_signal(signal.SIGTERM)
-            assert parent.wait(30.0) == 0
-        finally:
-            parent.kill()
+        until(lambda: [ttl(each) for each in ports] == ["1h", "1h"])
+        assert "started anew" not in log.read_text()
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(30.0) == 0
 
 
 def test_a_signal_that_comes_while_the_command_is_loaded_is_obeyed_once_it_serves(tmp_path: Path) -> None:
-    file = tmp_path / "tidegate.yaml"
-    file.write_text(CONFIG.format(url="http://127.0.0.1:9"))
     hung_up = (
         "import os, signal, tidegate.cli as cli\n"
         "load = cli.import_module\n"
         "cli.import_module = lambda name: (os.kill(os.getpid(), signal.SIGHUP), load(name))[1]\n"
         "cli.main()\n"
     )
-    command = [sys.executable, "-u", "-c", hung_up, "serve", "-c", str(file)]
-    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
-    log = tmp_path / "log"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            assert "listening" in process.stdout.readline()
-            until(lambda: "control.reloaded" in log.read_text())
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30.0) == 0
-        finally:
-            process.kill()
+    with serving(tmp_path, "-c", hung_up, "serve") as (process, _):
+        until(lambda: "control.reloaded" in (tmp_path / "log").read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30.0) == 0
 
 
 def test_workers_refuse_a_store_that_one_process_has_for_itself(tmp_path: Path) -> None:
