@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,57 +22,58 @@ async def make_tenant(gateway: Gateway) -> None:
     await gateway.live.adopt(await gateway.live.ready({"new": tenant}))
 
 
+@contextlib.asynccontextmanager
+async def apart(
+    store: MemoryLedgerStore | None = None, *, cut: bool = False
+) -> AsyncIterator[tuple[Gateway, Gateway, Line]]:
+    """Two gateways on one store; the line of the second to it can be cut, from the start if wished."""
+    store = store or MemoryLedgerStore()
+    line = Line(store, cut=cut)
+    first, second = Gateway("r0", store), Gateway("r1", line)
+    await started(first, second)
+    yield first, second, line
+    await stopped(first, second)
+
+
 def test_a_mode_that_is_switched_before_the_store_was_ever_reached_is_not_taken_back_by_it() -> None:
     async def story() -> None:
-        store = MemoryLedgerStore()
-        line = Line(store, cut=True)
-        first, second = Gateway("r0", store), Gateway("r1", line)
-        await started(first, second)
-        first.patch(44)
-        second.live.switch("transactions_only", who="duty")
-        await asyncio.sleep(1.0)
-        line.cut = False
-        await asyncio.sleep(4.0)
-        assert (first.live.mode, second.live.mode) == ("transactions_only", "transactions_only")
-        assert (first.weight, second.weight) == (44, 44), "what was changed elsewhere, and not here, stays"
-        await stopped(first, second)
+        async with apart(cut=True) as (first, second, line):
+            first.patch(44)
+            second.live.switch("transactions_only", who="duty")
+            await asyncio.sleep(1.0)
+            line.cut = False
+            await asyncio.sleep(4.0)
+            assert (first.live.mode, second.live.mode) == ("transactions_only", "transactions_only")
+            assert (first.weight, second.weight) == (44, 44), "what was changed elsewhere, and not here, stays"
 
     run_virtual(story())
 
 
 def test_a_file_that_is_read_again_before_the_store_was_ever_reached_spreads() -> None:
     async def story() -> None:
-        store = MemoryLedgerStore()
-        line = Line(store, cut=True)
-        first, second = Gateway("r0", store), Gateway("r1", line)
-        await started(first, second)
-        file = parse_settings(MODELS + "policy: {bands: {p1: {weight: 55}}}\n", source="f.yaml")
-        second.live.change(file, who="duty", action="reload")
-        line.cut = False
-        await asyncio.sleep(4.0)
-        assert (first.weight, second.weight) == (55, 55)
-        await stopped(first, second)
+        async with apart(cut=True) as (first, second, line):
+            file = parse_settings(MODELS + "policy: {bands: {p1: {weight: 55}}}\n", source="f.yaml")
+            second.live.change(file, who="duty", action="reload")
+            line.cut = False
+            await asyncio.sleep(4.0)
+            assert (first.weight, second.weight) == (55, 55)
 
     run_virtual(story())
 
 
 def test_a_mode_that_is_switched_while_the_store_is_away_spreads_when_it_is_back() -> None:
     async def story() -> None:
-        store = MemoryLedgerStore()
-        line = Line(store)
-        first, second = Gateway("r0", store), Gateway("r1", line)
-        await started(first, second)
-        line.cut = True
-        for weight in (41, 42, 43):
-            first.patch(weight)
-            await asyncio.sleep(0.2)
-        second.live.switch("transactions_only", who="duty")
-        await asyncio.sleep(1.0)
-        line.cut = False
-        await asyncio.sleep(4.0)
-        assert (first.live.mode, second.live.mode) == ("transactions_only", "transactions_only")
-        assert (first.weight, second.weight) == (43, 43)
-        await stopped(first, second)
+        async with apart() as (first, second, line):
+            line.cut = True
+            for weight in (41, 42, 43):
+                first.patch(weight)
+                await asyncio.sleep(0.2)
+            second.live.switch("transactions_only", who="duty")
+            await asyncio.sleep(1.0)
+            line.cut = False
+            await asyncio.sleep(4.0)
+            assert (first.live.mode, second.live.mode) == ("transactions_only", "transactions_only")
+            assert (first.weight, second.weight) == (43, 43)
 
     run_virtual(story())
 
@@ -79,20 +82,17 @@ def test_a_mode_that_is_switched_while_the_store_is_away_spreads_when_it_is_back
 def test_a_tenant_that_is_changed_elsewhere_takes_back_no_mode(cut: bool) -> None:
     async def story() -> None:
         store = MemoryLedgerStore()
-        line = Line(store)
-        first, second = Gateway("r0", store), Gateway("r1", line)
-        await started(first, second)
-        line.cut = cut
-        first.live.switch("transactions_only", who="duty")
-        await make_tenant(second)
-        await asyncio.sleep(1.0)
-        line.cut = False
-        await asyncio.sleep(4.0)
-        assert (first.live.mode, second.live.mode) == ("transactions_only", "transactions_only")
-        config = await store.pool("default:m").configuration()
-        assert config is not None
-        assert [each.name for each in config.tenants] == ["new"]
-        await stopped(first, second)
+        async with apart(store) as (first, second, line):
+            line.cut = cut
+            first.live.switch("transactions_only", who="duty")
+            await make_tenant(second)
+            await asyncio.sleep(1.0)
+            line.cut = False
+            await asyncio.sleep(4.0)
+            assert (first.live.mode, second.live.mode) == ("transactions_only", "transactions_only")
+            config = await store.pool("default:m").configuration()
+            assert config is not None
+            assert [each.name for each in config.tenants] == ["new"]
 
     run_virtual(story())
 
