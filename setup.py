@@ -1,8 +1,8 @@
-"""Build the package; with ``TIDEGATE_COMPILE=1`` in the environment, the scheduler's decisions as machine code besides.
+"""Build the package; with ``TIDEGATE_COMPILE=1`` in the environment, the path of a request as machine code besides.
 
-mypyc compiles the same files that Python would run, so both builds decide alike, and the tests of the core run on both
-(``make test-compiled``). The values that others read by their annotations stay Python. Everything else about the
-package stands in ``pyproject.toml``.
+mypyc compiles the same files that Python would run, so both builds do the same, and the tests run on both
+(``make test-compiled``). What stays Python stands below with its reason; everything else about the package stands in
+``pyproject.toml``.
 """
 
 import os
@@ -11,15 +11,36 @@ from pathlib import Path
 
 from setuptools import setup
 
-CORE = Path("src/tidegate/core")
-INTERPRETED = {"__init__.py", "model.py", "policy.py", "signals.py"}  # msgspec reads these from event logs
-MYPY = "mypy>=1.18"
+ROOT = Path("src/tidegate")
+COMPILED = {
+    "core": ["*"],
+    "classify": ["headers", "identity", "rewrite"],
+    "telemetry": ["accounts", "heavy", "recorder", "usage"],
+    "backends": ["connection", "health", "rate_limits", "response", "upstream", "wire"],
+    "runtime": ["driver", "questions", "rounds"],
+    "gateway": [
+        "answering", "app", "completions", "crowd", "cycle", "eager", "exchange", "flow", "link", "outgoing",
+    ],
+}  # fmt: skip
+"""By room, the modules that a request runs through."""
+INTERPRETED = {"__init__", "model", "policy", "signals"}  # msgspec reads these from event logs
+MYPY = "mypy>=2.4"
 
 wanted = os.environ.get("TIDEGATE_COMPILE") == "1"
 modules = []
 if wanted and not {"bdist_wheel", "build_ext"}.isdisjoint(sys.argv):  # pip asks other things of this file before
     from mypyc.build import mypycify
 
-    files = sorted(str(path) for path in CORE.glob("*.py") if path.name not in INTERPRETED)
-    modules = mypycify(files, opt_level="3", debug_level="0", group_name="tidegate_core")
-setup(ext_modules=modules, setup_requires=[MYPY] if wanted else [])
+    files = sorted(
+        str(path)
+        for room, names in COMPILED.items()
+        for name in names
+        for path in (ROOT / room).glob(f"{name}.py")
+        if path.stem not in INTERPRETED
+    )
+    modules = mypycify(files, opt_level=os.environ.get("TIDEGATE_OPT", "3"), debug_level="0", separate=True)
+setup(
+    ext_modules=modules,
+    setup_requires=[MYPY] if wanted else [],
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+)
