@@ -23,7 +23,7 @@ COMPILED = {
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""
-INTERPRETED = {"__init__", "model", "policy", "signals"}  # msgspec reads these from event logs
+INTERPRETED = {"__init__", "compiling", "model", "policy", "signals"}  # msgspec reads the last three from event logs
 MYPY = "mypy>=2.4"
 
 wanted = os.environ.get("TIDEGATE_COMPILE") == "1"
