@@ -175,6 +175,7 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
 
     image = pins("image.txt")
     assert image <= pins("dev.txt")
+    assert pins("build.txt") <= pins("dev.txt")
     assert {line.partition("==")[0] for line in image} == {"psycopg", "psycopg-binary", "valkey"}
 
 
