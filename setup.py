@@ -20,7 +20,8 @@ COMPILED = {
     "backends": ["connection", "health", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
-        "answering", "app", "completions", "crowd", "cycle", "eager", "exchange", "flow", "link", "outgoing",
+        "affinity", "answering", "app", "asked", "beginning", "completions", "crowd", "cycle", "eager", "exchange",
+        "flow", "link", "outgoing", "pools", "refusing", "relay", "requests", "resuming", "returning", "tries", "watch",
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""

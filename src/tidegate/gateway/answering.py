@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from tidegate.backends import BackendError, Response, TimedOut
 from tidegate.classify import Classifier, RawHeaders, downstream_headers, unmeasured_headers
@@ -12,7 +12,7 @@ from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.exchange import Exchange, outcome_for
-from tidegate.gateway.link import Link
+from tidegate.gateway.link import ClientLink
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, as_event, failed_headers, look_at_whole, relay_stream, send_head
@@ -23,7 +23,8 @@ from tidegate.runtime import Clock, Driver
 from tidegate.splice import BROKEN, PREEMPTED
 from tidegate.telemetry import Recorder
 
-_OF_A_STREAM = (b"content-length", b"content-type", b"cache-control", b"x-accel-buffering")
+_COMPLETED: Final = Outcome.COMPLETED
+_OF_A_STREAM: Final = (b"content-length", b"content-type", b"cache-control", b"x-accel-buffering")
 
 
 class Answering:
@@ -48,8 +49,11 @@ class Answering:
 
     def relay(
         self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, beginning: Beginning, send: Send
-    ) -> Coroutine[Any, Any, Requeue | Cut | None]:
-        """Pass an answer on; give how to go on with it when it was cut, ``None`` when the request has ended."""
+    ) -> Coroutine[Any, Any, Requeue | Cut | None] | None:
+        """Pass an answer on. ``None``: all of it has gone out, as a whole answer does where its client keeps up.
+
+        Otherwise what passes it on gives how to go on with it when it was cut, ``None`` when the request has ended.
+        """
         if tries.resuming is not None:
             if beginning.watch is not None:
                 return self._relay_leg(call, asked, exchange, tries, beginning, send)
@@ -69,7 +73,7 @@ class Answering:
         exchange.used = watch.used
         self.began(exchange)
         relayed = await relay_stream(
-            call, response, send, client=exchange.link, clock=self._clock, first=start, watch=watch
+            call, response, send, client=_link(exchange), clock=self._clock, first=start, watch=watch
         )
         self._settle(call, asked, exchange, response, relayed)
         if relayed.error is not None and isinstance(watch, BytesWatch):
@@ -80,22 +84,22 @@ class Answering:
             event = self._refuser.event(call.reason, str(relayed.error), asked)
             await send({"type": "http.response.body", "body": event})
 
-    async def _relay_whole(
+    def _relay_whole(
         self, call: Call, asked: Asked, exchange: Exchange, beginning: Beginning, send: Send
-    ) -> None:
+    ) -> Coroutine[Any, Any, None] | None:
         response, now = beginning.response, self._clock.now()
         relayed, content = look_at_whole(call, response, beginning.start, now=now)
         self._settle(call, asked, exchange, response, relayed)
         if call.started:
-            await send({"type": "http.response.body", "body": as_event(content)})
-            return
+            return _end(send, as_event(content))
         headers = failed_headers(response) if relayed.failed else unmeasured_headers(response.headers)
         headers += call.headers(now)
         if call.reason is not None:
             headers.append((b"x-tidegate-reason", call.reason.encode()))
         call.status = response.status
-        if not exchange.link.answer(response.status, headers, content):
-            await call.answer(send, response.status, headers, content)
+        if _link(exchange).answer(response.status, headers, content):
+            return None
+        return call.answer(send, response.status, headers, content)
 
     # Answers that can go on.
 
@@ -112,7 +116,7 @@ class Answering:
             call.first_at = self._clock.now()
         tries.begun = True
         self.began(exchange)
-        client = _client(send, exchange.link) if stream else None
+        client = _client(send, _link(exchange)) if stream else None
         first_leg = not resuming.carries
         exchange.used = watch.used if first_leg and stream else resuming.used
         error = await run_leg(response, beginning.start, resuming, watch, client, self._clock)
@@ -190,7 +194,7 @@ class Answering:
             reason = exchange.stopped or exchange.lost or _failure(response.status, relayed.error)
             call.ended(outcome_for(reason), reason)
         else:
-            call.ended(Outcome.COMPLETED)
+            call.ended(_COMPLETED)
         if lease is not None:
             ttft_s, tpot_s = call.pace(lease.started, self._clock.now())
             exchange.finish(
@@ -213,7 +217,17 @@ class Answering:
             await self._refuser.failed(call, send, reason, detail, asked)
 
 
-def _client(send: Send, link: Link) -> Client:
+def _link(exchange: Exchange) -> ClientLink:
+    link = exchange.link
+    assert link is not None  # rows of batch jobs, which have none, do not come here
+    return link
+
+
+async def _end(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body})
+
+
+def _client(send: Send, link: ClientLink) -> Client:
     async def piece(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 

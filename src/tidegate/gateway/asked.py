@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from tidegate.classify import Classified, ParsedBody, Place, RawHeaders, Route
+from tidegate.core.compiling import mypyc_attr
 
 
-class Asked(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True)
+class Asked:
     """What the client wants, as it came and as it was read.
 
     Attributes:
@@ -22,16 +26,30 @@ class Asked(msgspec.Struct, gc=False):
         size: length of ``raw`` where that has been let go.
     """
 
-    route: Route
-    headers: RawHeaders
-    raw: bytes
-    body: ParsedBody
-    classified: Classified
-    target: bytes = b""
-    form: bool = False
-    model_at: Place | None = None
-    plain: bool | None = None
-    size: int = 0
+    __slots__ = ("body", "classified", "form", "headers", "model_at", "plain", "raw", "route", "size", "target")
+
+    def __init__(
+        self,
+        route: Route,
+        headers: RawHeaders,
+        raw: bytes,
+        body: ParsedBody,
+        classified: Classified,
+        *,
+        target: bytes = b"",
+        form: bool = False,
+        model_at: Place | None = None,
+    ) -> None:
+        self.route = route
+        self.headers = headers
+        self.raw = raw
+        self.body = body
+        self.classified = classified
+        self.target = target
+        self.form = form
+        self.model_at = model_at
+        self.plain: bool | None = None
+        self.size = 0
 
     def let_go(self) -> None:
         """Drop the body once nobody needs it any more: a stream lasts long, and a prompt may be large.
@@ -43,5 +61,5 @@ class Asked(msgspec.Struct, gc=False):
             setattr(self.body, name, ABSENT)
 
 
-ABSENT = msgspec.Raw()
-_RAW = [field.name for field in msgspec.structs.fields(ParsedBody) if field.type is msgspec.Raw]
+ABSENT: Final = msgspec.Raw()
+_RAW: Final = [field.name for field in msgspec.structs.fields(ParsedBody) if field.type is msgspec.Raw]

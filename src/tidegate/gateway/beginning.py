@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import re
 from enum import Enum, auto
-
-import msgspec
+from typing import Final
 
 from tidegate.backends import Broken, Response
 from tidegate.classify import Route
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.relay import MOST_WHOLE, is_plain, is_stream
 from tidegate.gateway.watch import BytesWatch, StreamWatch, watch_for
 from tidegate.runtime import Clock
 
-MOST_HELD = 64 * 1024
-HOLD_S = 10.0
+MOST_HELD: Final = 64 * 1024
+HOLD_S: Final = 10.0
 """A stream that sends something but no content for so long is passed on: its client should see that it lives."""
 
-_BUSY_STATUS = (502, 503)
-_TOO_MANY = re.compile(rb'"code"\s*:\s*"?(?:429|rate_limit_exceeded)\b')
+_TOO_MANY: Final = re.compile(rb'"code"\s*:\s*"?(?:429|rate_limit_exceeded)\b')
 # Out of money, or asking for more than the quota ever allows: waiting does not help.
-_HOPELESS = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_[a-z_]*)"')
+_HOPELESS: Final = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_[a-z_]*)"')
 
 
 class Verdict(Enum):
@@ -37,7 +36,12 @@ class Verdict(Enum):
     PAUSE = auto()  # too many requests: later
 
 
-class Beginning(msgspec.Struct, gc=False):
+_GOOD: Final = Verdict.GOOD
+_OTHER: Final = Route.OTHER
+
+
+@mypyc_attr(acyclic=True)
+class Beginning:
     """What is there of an answer.
 
     Attributes:
@@ -46,26 +50,30 @@ class Beginning(msgspec.Struct, gc=False):
         watch: has seen the start of a stream; ``None`` for anything else.
     """
 
-    response: Response
-    start: bytes
-    watch: StreamWatch | None = None
+    __slots__ = ("response", "start", "watch")
+
+    def __init__(self, response: Response, start: bytes, watch: StreamWatch | None = None) -> None:
+        self.response = response
+        self.start = start
+        self.watch = watch
 
     @property
     def verdict(self) -> Verdict:
         """Say what to do with it."""
-        if self.watch is not None:
-            if not self.watch.failed or self.watch.content:
-                return Verdict.GOOD
+        watch = self.watch
+        if watch is not None:
+            if not watch.failed or watch.content:
+                return _GOOD
             if _HOPELESS.search(self.start):
                 return Verdict.FAILED
             return Verdict.PAUSE if _TOO_MANY.search(self.start) else Verdict.ELSEWHERE
         status = self.response.status
         if status < 429:
-            return Verdict.GOOD
+            return _GOOD
         if status == 429:
             stay = self.response.header(b"x-should-retry") == b"false" or _HOPELESS.search(self.start)
             return Verdict.GOOD if stay else Verdict.PAUSE
-        if status in _BUSY_STATUS:
+        if status == 502 or status == 503:
             return Verdict.ELSEWHERE
         return Verdict.FAILED if status >= 500 else Verdict.GOOD
 
@@ -79,7 +87,7 @@ class Beginning(msgspec.Struct, gc=False):
 
 def at_hand(response: Response, route: Route) -> Beginning | None:
     """Give the beginning of an answer that is no stream and has come as a whole with its head; ``None``: read it."""
-    if not response.over or is_stream(response) or (route is Route.OTHER and not is_plain(response)):
+    if not response.over or is_stream(response) or (route is _OTHER and not is_plain(response)):
         return None
     content = response.whole(MOST_WHOLE)
     return None if content is None else Beginning(response, content)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tidegate.backends import BackendError, Response, pause_s, rate_limit, tells_limits
 from tidegate.classify import (
@@ -28,7 +28,7 @@ from tidegate.classify import (
     upstream_headers,
 )
 from tidegate.config import Settings
-from tidegate.core import Lease, Paused, Reason, Release, Requeue, Ticket
+from tidegate.core import Lease, Paused, Reason, Release, Requeue, Stoppable, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import Answering, reason_of
 from tidegate.gateway.asked import Asked
@@ -51,12 +51,16 @@ from tidegate.gateway.tries import Cut, Tries
 from tidegate.runtime import Clock, Driver, Parted, Refusal
 from tidegate.telemetry import Recorder
 
-FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
+FAILURES: Final = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
 """Reasons for which the scheduler ends a ticket that has failed on every backend."""
 
-_NOTHING = contextlib.nullcontext()
+_OTHER: Final = Route.OTHER
+_GOOD: Final = Verdict.GOOD
+_CUT: Final = Cut.CUT
+_NEVER: Final = Stoppable.NEVER
+_NOTHING: Final = contextlib.nullcontext()
 
-SILENCE_S = 60.0
+SILENCE_S: Final = 60.0
 """Silence of an answer after which its backend is asked whether it is still there."""
 
 
@@ -123,7 +127,7 @@ class Completions:
             await self._refuser.early(call, send, tenant, headers=named, link=link)
             return
         try:
-            raw: bytes | Refused | None = check_json(named, forms=route is Route.OTHER)
+            raw: bytes | Refused | None = check_json(named, forms=route is _OTHER)
             if raw is None:
                 cycle = link.cycle
                 raw = None if cycle is None else cycle.body_at_hand(self._max_body)
@@ -212,7 +216,7 @@ class Completions:
         self, call: Call, route: Route, scope: Mapping[str, Any], tenant: Tenant, named: Headers, raw: bytes
     ) -> Asked | Refused:
         """Read and classify."""
-        form, place = route is Route.OTHER and is_form(named), None
+        form, place = route is _OTHER and is_form(named), None
         if form:
             body, place = read_form(named, raw)
         else:
@@ -230,8 +234,8 @@ class Completions:
             self._recorder.clamped(classified.band)
         if classified.demoted:
             self._recorder.demoted(classified.band)
-        target = scope["raw_path"] if route is Route.OTHER else b""
-        return Asked(route, scope["headers"], raw, body, classified, target, form, place)
+        target = scope["raw_path"] if route is _OTHER else b""
+        return Asked(route, scope["headers"], raw, body, classified, target=target, form=form, model_at=place)
 
     async def _turned_away(
         self,
@@ -290,7 +294,7 @@ class Completions:
         every_s = self._heartbeat_s if asked.body.stream else None
         resuming = plan.resuming
         tries = Tries(resuming)
-        exchange.may_stop = tries.may_stop
+        exchange.may_stop = None if plan.stoppable is _NEVER else tries.may_stop
         try:
             if ticket.depends_on:
                 with self._outside(ticket):
@@ -302,10 +306,10 @@ class Completions:
                 if resuming is None or not resuming.carries:
                     call.lease = lease
                 self._refuser.storm.dispatched(lease.started)
-                again = Cut.CUT if exchange.cut else await self._try(call, asked, exchange, tries, send)
+                again = _CUT if exchange.cut else await self._try(call, asked, exchange, tries, send)
                 if again is None:
                     return None
-                seat = exchange.regained() if again is Cut.CUT else exchange.requeue(again)
+                seat = exchange.regained() if again is _CUT else exchange.requeue(again)
                 await _waited(call, asked, seat, every_s, send, spilling=tries.begun)
         finally:
             if resuming is not None:
@@ -327,7 +331,7 @@ class Completions:
         except BackendError as error:
             exchange.response = None
             if exchange.cut:
-                return Cut.CUT
+                return _CUT
             reason = exchange.stopped or exchange.lost or reason_of(error)
             if exchange.stopped is None:
                 self._pools.unanswered(backend, error)
@@ -337,16 +341,17 @@ class Completions:
             await self.answering.fail(call, send, asked, reason, str(error))
             return None
         if exchange.cut:
-            return Cut.CUT
+            return _CUT
         verdict = self.heard(backend, beginning)
-        if verdict is not Verdict.GOOD:
+        if verdict is not _GOOD:
             if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
                 beginning.response.abort()
                 return Requeue(avoid=True)
             if verdict is Verdict.PAUSE and tries.later():
                 beginning.response.abort()
                 return Requeue()
-        return await self.answering.relay(call, asked, exchange, tries, beginning, send)
+        passing = self.answering.relay(call, asked, exchange, tries, beginning, send)
+        return None if passing is None else await passing
 
     def heard(self, backend: Backend, beginning: Beginning) -> Verdict:
         """Tell health and scheduler what the beginning of an answer says of its backend."""
@@ -355,7 +360,7 @@ class Completions:
             quota = rate_limit(backend.name, headers, at_utc=self._clock.utc_now())
             if quota is not None:
                 self._driver.observe(quota)
-        if verdict is Verdict.GOOD:
+        if verdict is _GOOD:
             backend.prober.answered()
         elif verdict is Verdict.PAUSE:
             wait_s = pause_s(headers, at_utc=self._clock.utc_now())

@@ -16,17 +16,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
-from tidegate.gateway.link import Link
+from tidegate.gateway.link import ClientLink
 from tidegate.gateway.watch import NOTHING, Used
 from tidegate.runtime import Driver, Refusal
 from tidegate.telemetry.traces import Trace
 
-CANCELLED = Release(Outcome.CANCELLED)
-FAILED = Release(Outcome.FAILED)
+CANCELLED: Final = Release(Outcome.CANCELLED)
+FAILED: Final = Release(Outcome.FAILED)
+_current_task: Final = asyncio.current_task
 
 
 def outcome_for(reason: Reason | None) -> Outcome:
@@ -39,7 +40,7 @@ class Exchange:
 
     Attributes:
         lease: the seat held now.
-        link: the client's connection.
+        link: the client's connection; ``None`` where there is none, as behind a row of a batch job.
         refusal: why there is none, after ``seat`` returned ``None``.
         response: the open upstream answer, so that it can be aborted.
         gone: the client left.
@@ -72,17 +73,17 @@ class Exchange:
         "used",
     )
 
-    def __init__(self, driver: Driver, link: Link, trace: Trace | None = None) -> None:
+    def __init__(self, driver: Driver, link: ClientLink | None, trace: Trace | None = None) -> None:
         self._driver = driver
         self.link = link
-        self._task = asyncio.current_task(driver.loop)
+        self._task = _current_task(driver.loop)
         self._future: asyncio.Future[None] | None = None
         self._sent_at = 0.0
         self._waiting = ""
         self.lease: Lease | None = None
         self.refusal: Refusal | None = None
         self.response: Response | None = None
-        self.gone = link.gone
+        self.gone = link is not None and link.gone
         self.stopped: Reason | None = None
         self.trace = trace
         self.lost: Reason | None = None
@@ -91,13 +92,17 @@ class Exchange:
         self.used: Callable[[], Used] | None = None
 
     def __enter__(self) -> Self:
-        self.link.on_gone = self._left
+        link = self.link
+        if link is not None:
+            link.on_gone = self._left
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.link.on_gone = None
+        link = self.link
+        if link is not None:
+            link.on_gone = None
         self._task = None
         if self.lease is not None or self._waiting or self.response is not None:
             self._let_go(CANCELLED if self.gone else FAILED)
@@ -165,8 +170,7 @@ class Exchange:
 
     def asked(self) -> None:
         """Note that the backend is being asked now."""
-        assert self._task is not None
-        self._sent_at = self._task.get_loop().time()
+        self._sent_at = self._driver.loop.time()
         if self.trace is not None:
             self.trace.asked()
         self.lost = None

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidegate.classify import CAP_FIELD, ClientPriority, Route, upstream_body, with_model
 from tidegate.core import Lease, Turn
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.pools import Backend
 from tidegate.splice import Splice
 
+_OTHER: Final = Route.OTHER
+_TURN: Final = Turn.TURN
+_DROP: Final = ClientPriority.DROP
+_KEEP: Final = ClientPriority.KEEP
+_TARGETS: Final = {route: route.encode() for route in Route}
+
 
 def target_of(asked: Asked) -> bytes:
     """Give the path; a client's query is not passed on."""
-    return asked.target or asked.route.encode()
+    return asked.target or _TARGETS[asked.route]
 
 
 def body_of(asked: Asked, backend: Backend, lease: Lease, splice: Splice | None = None) -> bytes:
@@ -40,16 +48,16 @@ def rank_of(lease: Lease) -> int:
     Work whose turn came by a floor or by its age is told as of the next higher band, though never of the highest. So
     the engine does not stop it for the next higher work at once, which would take back what its wait has earned.
     """
-    earned = lease.kind is not Turn.TURN and lease.band > 1
+    earned = lease.kind is not _TURN and lease.band > 1
     return lease.band - 1 if earned else lease.band
 
 
 def _priority(asked: Asked, backend: Backend, lease: Lease) -> int | ClientPriority:
     trusted = asked.classified.tenant.trusted
     if trusted and bytes(asked.body.priority) not in (b"", b"null"):
-        return ClientPriority.KEEP
-    if backend.send_priority and asked.route is not Route.OTHER:
-        told = backend.engine.priority_of(rank_of(lease))
+        return _KEEP
+    if asked.route is not _OTHER:
+        told = backend.priority_of(rank_of(lease))
         if told is not None:
             return told
-    return ClientPriority.KEEP if trusted else ClientPriority.DROP
+    return _KEEP if trusted else _DROP

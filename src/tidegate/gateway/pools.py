@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -36,51 +36,70 @@ from tidegate.config import BackendSettings, Settings
 from tidegate.core import AUTO, Health, Reading, Seats
 from tidegate.runtime import Clock, Driver
 
-START_S = 1.0
+START_S: Final = 1.0
 """Longest time that the start waits for backends; who has not answered by then counts as up until it fails."""
 
-HIGH_WATER = 64 * 1024
+HIGH_WATER: Final = 64 * 1024
 """Bytes of an answer that wait for a slow client before no more are read; what one read brings comes on top."""
 
-NO_PAGE = ("", "off")
-_LOOK_S = 0.5  # time between two looks at whether a backend that was taken out still works
+NO_PAGE: Final = ("", "off")
+_LOOK_S: Final = 0.5  # time between two looks at whether a backend that was taken out still works
 
 log = structlog.get_logger("tidegate.gateway")
 
 
-@dataclass(slots=True, eq=False)
 class Backend:
     """One upstream with what the gateway needs to write a request for it.
 
     Attributes:
         row: its settings.
+        name: its name in settings, metrics and logs.
         slots: how many requests its engine runs at a time at most, ``None`` when it does not say.
     """
 
-    row: BackendSettings
-    pool: str
-    upstream: Upstream
-    engine: EngineKind
-    credential: str | None
-    prober: Prober
-    poller: Poller | None = None
-    slots: int | None = None
-    full_seats: int = 0
+    __slots__ = (
+        "_sign",
+        "credential",
+        "engine",
+        "full_seats",
+        "name",
+        "poller",
+        "pool",
+        "prober",
+        "row",
+        "slots",
+        "upstream",
+    )  # fmt: skip
 
-    @property
-    def name(self) -> str:
-        """Its name in settings, metrics and logs."""
-        return self.row.name
+    def __init__(
+        self,
+        row: BackendSettings,
+        pool: str,
+        upstream: Upstream,
+        engine: EngineKind,
+        credential: str | None,
+        prober: Prober,
+    ) -> None:
+        self.row = row
+        self.name: str = row.name
+        self._sign = engine.priority.value if row.send_priority else 0
+        self.pool = pool
+        self.upstream = upstream
+        self.engine = engine
+        self.credential = credential
+        self.prober = prober
+        self.poller: Poller | None = None
+        self.slots: int | None = None
+        self.full_seats = 0
+
+    def priority_of(self, rank: int) -> int | None:
+        """Turn a rank (0 is best) into the ``priority`` that its engine is told; ``None``: it is told none."""
+        return rank * self._sign if self._sign else None
 
     @property
     def up(self) -> bool:
         """Whether it takes requests as far as is known."""
         return self.prober.health.takes_requests
-
-    @property
-    def send_priority(self) -> bool:
-        """Whether its engine is told the priority of each request."""
-        return self.row.send_priority
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -6,26 +6,28 @@ A stream that cannot be finished ends with exactly one error event and no ``[DON
 
 from __future__ import annotations
 
-import msgspec
+from typing import Final
 
 from tidegate.backends import BackendError, Broken, Response
 from tidegate.classify import RawHeaders, unmeasured_headers
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.link import Link
 from tidegate.gateway.watch import StreamWatch, inspect_whole, with_tier
 from tidegate.runtime import Clock
 
-MOST_WHOLE = 64 * 1024 * 1024
+MOST_WHOLE: Final = 64 * 1024 * 1024
 """Longest answer that is not a stream, in bytes: embeddings of a large batch are a few MiB."""
 
-PIECE = 64 * 1024
+PIECE: Final = 64 * 1024
 """Most bytes that are given to a client's connection at once: as many as it buffers before it asks to wait."""
 
-_EVENT_STREAM = b"text/event-stream"
-_RETRY_HINTS = (b"retry-after", b"retry-after-ms")
+_EVENT_STREAM: Final = b"text/event-stream"
+_RETRY_HINTS: Final = (b"retry-after", b"retry-after-ms")
 
 
-class Relayed(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True)
+class Relayed:
     """How an answer ended.
 
     Attributes:
@@ -33,11 +35,14 @@ class Relayed(msgspec.Struct, gc=False):
         error: why it did not finish; the client's side of a stream is then still open.
     """
 
-    failed: bool = False
-    error: BackendError | None = None
+    __slots__ = ("error", "failed")
+
+    def __init__(self, *, failed: bool = False, error: BackendError | None = None) -> None:
+        self.failed = failed
+        self.error = error
 
 
-_FINE = Relayed()
+_FINE: Final = Relayed()
 
 
 def is_stream(response: Response) -> bool:
@@ -95,7 +100,7 @@ async def relay_stream(
                 call.first_at = clock.now()
             if response.at_end and watch.complete:
                 await send({"type": "http.response.body", "body": data})
-                return Relayed(watch.failed)
+                return Relayed(failed=watch.failed)
             if len(data) > PIECE:
                 await _send_in_pieces(send, data)
             else:
@@ -113,7 +118,7 @@ async def relay_stream(
         call.used = watch.used()
     if watch.complete:
         await send({"type": "http.response.body"})
-        return Relayed(watch.failed)
+        return Relayed(failed=watch.failed)
     return Relayed(failed=True, error=Broken("the stream ended without a finish reason"))
 
 

@@ -8,13 +8,13 @@ has been written by then is not lost.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-
-import msgspec
+from typing import Final
 
 from tidegate.backends import BackendError, Broken, Response
 from tidegate.classify import Route
 from tidegate.config import Settings
 from tidegate.core import Stoppable
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.pools import Pools
 from tidegate.gateway.relay import PIECE
@@ -23,8 +23,8 @@ from tidegate.runtime import Clock
 from tidegate.splice import Obstacle, Splice, read_wish
 from tidegate.telemetry import Recorder
 
-RESUME_HEADER = b"x-tidegate-resume"
-_ROUTES = (Route.CHAT, Route.COMPLETIONS)
+RESUME_HEADER: Final = b"x-tidegate-resume"
+_ROUTES: Final = (Route.CHAT, Route.COMPLETIONS)
 
 
 class Resuming:
@@ -90,14 +90,18 @@ class Resuming:
             self._recorder.recomputed(self.seam, fresh)
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """How a request may be stopped, and what carries it over if it can go on."""
+@mypyc_attr(acyclic=True)
+class Plan:
+    """How a request may be stopped, and what carries it over if it can go on. Never changed."""
 
-    stoppable: Stoppable = Stoppable.NEVER
-    resuming: Resuming | None = None
+    __slots__ = ("resuming", "stoppable")
+
+    def __init__(self, stoppable: Stoppable = Stoppable.NEVER, resuming: Resuming | None = None) -> None:
+        self.stoppable = stoppable
+        self.resuming = resuming
 
 
-NOTHING = Plan()
+NOTHING: Final = Plan()
 
 
 class Resumer:
@@ -142,7 +146,7 @@ class Resumer:
         return None if self._pools.continues(asked.classified.pool) else Obstacle.ENGINE
 
 
-class Client(msgspec.Struct, frozen=True):
+class Client:
     """Where the pieces of a leg go.
 
     Attributes:
@@ -150,8 +154,13 @@ class Client(msgspec.Struct, frozen=True):
         pass_on: sends at once a piece, or its chunk; ``False``: the client does not keep up.
     """
 
-    send: Callable[[bytes], Awaitable[None]]
-    pass_on: Callable[[bytes, bytes | None], bool]
+    __slots__ = ("pass_on", "send")
+
+    def __init__(
+        self, send: Callable[[bytes], Awaitable[None]], pass_on: Callable[[bytes, bytes | None], bool]
+    ) -> None:
+        self.send = send
+        self.pass_on = pass_on
 
 
 async def run_leg(

@@ -31,22 +31,6 @@ from tidegate.telemetry.log import RequestLine
 HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
 
 
-class NoClient:
-    """Stands where a client's connection would: it never leaves."""
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.on_gone: Callable[[], None] | None = None
-
-    def pass_on(self, piece: bytes, chunk: bytes | None) -> bool:  # noqa: ARG002 - a row's answer is read whole
-        """Take nothing: there is nobody to send to."""
-        return False
-
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:  # noqa: ARG002 - as above
-        """Take nothing."""
-        return False
-
-
 class Rows:
     """Sends rows. See ``runtime.rows.RowSender``."""
 
@@ -154,7 +138,7 @@ class Row:
 
     async def send(self, seated: Callable[[], None]) -> RowEnd:
         """See ``runtime.rows.PlacedRow``."""
-        with Exchange(self._rows.driver, NoClient()) as exchange, self._rows.completions.holding(exchange):
+        with Exchange(self._rows.driver, None) as exchange, self._rows.completions.holding(exchange):
             self._exchange = exchange
             try:
                 end = await self._send(exchange, seated)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import Final
 
-import msgspec
-
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.resuming import Resuming
 
-MOST_PAUSES = 32
+MOST_PAUSES: Final = 32
 """Answers of 429 after which the last one goes to the client: who waits for hours behind a quota should know."""
 
 
@@ -19,7 +19,8 @@ class Cut(Enum):
     CUT = auto()
 
 
-class Tries(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True)
+class Tries:
     """The tries of one request.
 
     Attributes:
@@ -29,10 +30,13 @@ class Tries(msgspec.Struct, gc=False):
         pauses: answers of 429 so far.
     """
 
-    resuming: Resuming | None = None
-    begun: bool = False
-    failed: tuple[str, ...] = ()
-    pauses: int = 0
+    __slots__ = ("begun", "failed", "pauses", "resuming")
+
+    def __init__(self, resuming: Resuming | None = None) -> None:
+        self.resuming = resuming
+        self.begun = False
+        self.failed: tuple[str, ...] = ()
+        self.pauses = 0
 
     def elsewhere(self, pools: Pools, backend: Backend) -> bool:
         """Note a failure of ``backend``; return whether another one is left to try."""

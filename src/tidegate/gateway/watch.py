@@ -1,66 +1,87 @@
 """What the gateway needs to know of an answer that passes through: did it fail, when did content begin, what was used.
 
 Streams are searched for a few bytes, never parsed: at 200 pieces an answer, a JSON parse of each would cost more than
-all else. Whole answers are decoded once, and only the fields named here. Nothing here changes a byte, but for
-``with_tier``, which is for whole answers only: a stream goes through unchanged (SPEC §1.5).
+all else. Of a whole answer that is no error only the end is decoded, from the usage on. Nothing here changes a byte,
+but for ``with_tier``, which is for whole answers only: a stream goes through unchanged (SPEC §1.5).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from tidegate.backends import stream_error
 from tidegate.classify import Route
+from tidegate.core.compiling import mypyc_attr
+from tidegate.gateway import answer_fields as fields
 
-_KEEP = 4096
+_KEEP: Final = 4096
 """Most bytes of an unfinished line that are kept to find what was cut between two pieces."""
 
-_REMEMBERED = 16 * 1024
+_REMEMBERED: Final = 16 * 1024
 """Bytes of a piece that are remembered: an end stands at the end, and a slow client's pieces are large."""
 
-_EVENTS_ASIDE = 2
+_EVENTS_ASIDE: Final = 2
 
-_REASON, _OPEN = b'"finish_reason"', b'"finish_reason":null'
-_NO_END = (b"", b"", b"")
-_NO_PIECE = b"\0"
-_LESSONS = 3
+_REASON: Final = b'"finish_reason"'
+_OPEN: Final = b'"finish_reason":null'
+_NO_END: Final[tuple[bytes, ...]] = (b"", b"", b"")
+_NO_PIECE: Final = b"\0"
+_QUOTE: Final = (
+    0x22  # numbers, as for what is longer ``find``: ``in`` with bytes raises and catches an error in CPython
+)
+_LINE_END: Final = 0x0A
+_ESCAPE: Final = 0x5C
+_ESCAPED_LETTER: Final = b"\\u00"
+_LESSONS: Final = 3
 """Shapes of its usual piece that are learned of one stream: one that has none shall not pay for looking for it."""
 
-_TEXT = re.compile(rb'"(?:content|text|reasoning|reasoning_content)"\s*:\s*"')
-_CONTENT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[')
-_TYPED_CONTENT = re.compile(rb'"(?:delta|text|thinking|partial_json|content)"\s*:\s*"[^"]|"type"\s*:\s*"tool_use"')
-_TYPED_FAILED = re.compile(rb'"type"\s*:\s*"response\.failed"')
-_TYPED_END = re.compile(rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop)"|data: ?\[DONE\]')
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+_TEXT: Final = re.compile(rb'"(?:content|text|reasoning|reasoning_content)"\s*:\s*"')
+_CONTENT: Final = re.compile(
+    rb'"(?:content|text|reasoning|reasoning_content|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\['
+)
+_TYPED_CONTENT: Final = re.compile(
+    rb'"(?:delta|text|thinking|partial_json|content)"\s*:\s*"[^"]|"type"\s*:\s*"tool_use"'
+)
+_TYPED_FAILED: Final = re.compile(rb'"type"\s*:\s*"response\.failed"')
+_TYPED_END: Final = re.compile(
+    rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop)"|data: ?\[DONE\]'
+)
+_FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"')
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+
+_decode_usage: Final[Callable[[bytes], fields.Usage]] = fields.decode_usage
+_decode_whole: Final[Callable[[bytes], fields.Whole]] = fields.decode_whole
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+@mypyc_attr(acyclic=True)
+class Used:
+    """Tokens that the engine used as far as it showed them; ``None`` where it did not. Never changed."""
+
+    __slots__ = ("input_tokens", "output_tokens")
+
+    def __init__(self, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Used):
+            return NotImplemented
+        return self.input_tokens == other.input_tokens and self.output_tokens == other.output_tokens
+
+    def __hash__(self) -> int:
+        return hash((self.input_tokens, self.output_tokens))
+
+    def __repr__(self) -> str:
+        return f"Used({self.input_tokens}, {self.output_tokens})"
 
 
-class _Whole(msgspec.Struct):
-    usage: _Usage | None = None
-    error: msgspec.Raw = msgspec.Raw(b"null")
-    object: str | None = None
-
-
-class Used(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that the engine used as far as it showed them; ``None`` where it did not."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-NOTHING = Used()
-_usage_decoder = msgspec.json.Decoder(_Usage)
-_whole_decoder = msgspec.json.Decoder(_Whole)
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+NOTHING: Final = Used()
+_CHAT: Final = Route.CHAT
+_COMPLETIONS: Final = Route.COMPLETIONS
 
 
 class StreamWatch:
@@ -90,14 +111,16 @@ class StreamWatch:
     @property
     def complete(self) -> bool:
         """Whether the stream may end here: it said that it was done, why it finished, or that it failed."""
-        return self.failed or any(b"[DONE]" in data or _FINISH.search(data) for data in self._last)
+        return self.failed or any(
+            data.find(b"[DONE]") >= 0 or _FINISH.search(data) is not None for data in self._last if data
+        )
 
     def piece(self, data: bytes) -> None:
-        """Look at the next piece: 0.6 µs for a usual one, three times as much for any other."""
+        """Look at the next piece: 0.3 µs for a usual one, three times as much for any other."""
         head, tail = self._head, self._tail
         if data.startswith(head) and data.endswith(tail) and not self._partial:
             word = data[len(head) : -len(tail)]
-            if b'"' not in word and b"\n" not in word:
+            if _QUOTE not in word and _LINE_END not in word:
                 self._events += 1
                 return
         self._look(data)
@@ -111,14 +134,14 @@ class StreamWatch:
         self._partial = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_KEEP:]
         if not self.content and _CONTENT.search(data):
             self.content = True
-        if b"error" in data and not self.failed:
+        if not self.failed and data.find(b"error") >= 0:
             self.failed = any(stream_error(line) for line in data.splitlines(keepends=True) if b"error" in line)
-        told = b'"usage"' in data
+        told = data.find(b'"usage"') >= 0
         if len(data) > _REMEMBERED:
             data = data[-_REMEMBERED:]
         if told:
             self._usage = data
-        if data.count(_REASON) == data.count(_OPEN) and b"[DONE]" not in data:
+        if data.count(_REASON) == data.count(_OPEN) and data.find(b"[DONE]") < 0:
             if self._last is _NO_END:
                 if whole and events == 1 and self.content and self._lessons:
                     self._learn(data)
@@ -130,13 +153,13 @@ class StreamWatch:
     def _learn(self, data: bytes) -> None:
         """Keep the shape of a piece that told nothing."""
         found = _TEXT.search(data)
-        if found is None or b"error" in data or not (data.startswith(b"data:") and data.endswith(b"\n")):
+        if found is None or data.find(b"error") >= 0 or not (data.startswith(b"data:") and data.endswith(b"\n")):
             return
         if data.count(b'"usage"') != data.count(b'"usage":null'):
             return
         end = data.find(b'"', found.end())
         word = data[found.end() : end]
-        if end > 0 and b"\\" not in word and b"\n" not in word:
+        if end > 0 and _ESCAPE not in word and _LINE_END not in word:
             self._head, self._tail = data[: found.end()], data[end:]
             self._lessons -= 1
 
@@ -148,7 +171,7 @@ class StreamWatch:
         """
         found = _USAGE.findall(self._usage)
         if found:
-            return _decode_usage(found[-1])
+            return _usage_of(found[-1])
         return Used(None, max(self._events - _EVENTS_ASIDE, 0)) if self.content else NOTHING
 
 
@@ -176,7 +199,7 @@ class TypedWatch(StreamWatch):
         used = super().used()
         if used.input_tokens is None and self._input:
             first = _USAGE.search(self._input)
-            return Used(_decode_usage(first[1]).input_tokens if first else None, used.output_tokens)
+            return Used(_usage_of(first[1]).input_tokens if first else None, used.output_tokens)
         return used
 
     def piece(self, data: bytes) -> None:
@@ -184,7 +207,7 @@ class TypedWatch(StreamWatch):
         before = self._partial  # what of the first line had come with the piece before
         super().piece(data)
         data = before + data
-        if b'"message_start"' in data:
+        if data.find(b'"message_start"') >= 0:
             self._known = True
             self._input = data[:_REMEMBERED]
         if not self.content and (_TYPED_CONTENT.search(data) or not (self._known or self.failed or not self._events)):
@@ -215,19 +238,19 @@ class BytesWatch(StreamWatch):
 
 def watch_for(route: Route) -> StreamWatch:
     """Give what follows an event stream of a route."""
-    if route in (Route.CHAT, Route.COMPLETIONS):
+    if route is _CHAT or route is _COMPLETIONS:
         return StreamWatch()
     return TypedWatch(known=route is Route.RESPONSES)
 
 
-def _decode_usage(data: bytes) -> Used:
+def _usage_of(data: bytes) -> Used:
     try:
-        return _used(_usage_decoder.decode(data))
+        return _used(_decode_usage(data))
     except msgspec.DecodeError:
         return NOTHING
 
 
-def _used(usage: _Usage) -> Used:
+def _used(usage: fields.Usage) -> Used:
     """Give what is told in the words of either API."""
     told, written = usage.prompt_tokens, usage.completion_tokens
     return Used(usage.input_tokens if told is None else told, usage.output_tokens if written is None else written)
@@ -235,19 +258,42 @@ def _used(usage: _Usage) -> Used:
 
 def inspect_whole(body: bytes) -> tuple[bool, Used]:
     """Tell whether a whole answer (status 200) is an error after all, and what it used."""
+    if body.find(b'"error"') < 0 and (_ESCAPE not in body or body.find(_ESCAPED_LETTER) < 0):
+        used = _used_at_end(body)
+        if used is not None:
+            return False, used
     try:
-        whole = _whole_decoder.decode(body)
+        whole = _decode_whole(body)
     except msgspec.DecodeError:
         return False, NOTHING
+    usage = whole.usage
     failed = bytes(whole.error) != b"null" or whole.object == "error"
-    return failed, NOTHING if whole.usage is None else _used(whole.usage)
+    return failed, NOTHING if usage is None else _used(usage)
+
+
+def _used_at_end(body: bytes) -> Used | None:
+    """Give the usage of an answer in which every name is written as it is; ``None``: decode all of it.
+
+    The last usage and all behind it are decoded as an object of their own. That can only be one where they are the end
+    of the whole object: deeper inside, more brackets would close than are open. Most engines write the usage last.
+    """
+    at = body.rfind(b'"usage"')
+    if at < 0:
+        return NOTHING
+    if at == 0 or body[at - 1] == _ESCAPE:  # within a string
+        return None
+    try:
+        usage = _decode_whole(b"{" + body[at:]).usage
+    except msgspec.DecodeError:
+        return None
+    return NOTHING if usage is None else _used(usage)
 
 
 def with_tier(body: bytes, tier: str) -> bytes:
     """Write ``service_tier`` into a whole answer; every other byte of its values stays. Not JSON: unchanged."""
     try:
-        fields = _fields_decoder.decode(body)
+        found = fields.decode_fields(body)
     except msgspec.DecodeError:
         return body
-    fields["service_tier"] = msgspec.Raw(msgspec.json.encode(tier))
-    return msgspec.json.encode(fields)
+    found["service_tier"] = msgspec.Raw(msgspec.json.encode(tier))
+    return msgspec.json.encode(found)
