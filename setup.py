@@ -21,7 +21,8 @@ COMPILED = {
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
         "affinity", "answering", "app", "asked", "beginning", "completions", "crowd", "cycle", "eager", "exchange",
-        "flow", "link", "outgoing", "pools", "refusing", "relay", "requests", "resuming", "returning", "tries", "watch",
+        "flow", "link", "outgoing", "pools", "refusing", "relay", "requests", "resuming", "returning", "tries",
+        "waits", "watch",
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""

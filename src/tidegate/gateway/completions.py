@@ -37,7 +37,6 @@ from tidegate.gateway.body import Receive, read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.exchange import Exchange, outcome_for
-from tidegate.gateway.heartbeat import beating
 from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, target_of
 from tidegate.gateway.pools import Backend, Pools
@@ -46,8 +45,8 @@ from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import Ends
 from tidegate.gateway.resuming import Plan, Resumer
 from tidegate.gateway.returning import Returning
-from tidegate.gateway.spill import Spill
 from tidegate.gateway.tries import Cut, Tries
+from tidegate.gateway.waits import waited
 from tidegate.runtime import Clock, Driver, Parted, Refusal
 from tidegate.telemetry import Recorder
 
@@ -299,59 +298,76 @@ class Completions:
             if ticket.depends_on:
                 with self._outside(ticket):
                     if exchange.apply(ticket):
-                        await _waited(call, asked, exchange.seated(), every_s, send)
+                        await waited(call, asked, exchange.seated(), every_s, send)
             elif exchange.apply(ticket):
-                await _waited(call, asked, exchange.seated(), every_s, send)
+                await waited(call, asked, exchange.seated(), every_s, send)
             while (lease := exchange.lease) is not None:
                 if resuming is None or not resuming.carries:
                     call.lease = lease
                 self._refuser.storm.dispatched(lease.started)
-                again = _CUT if exchange.cut else await self._try(call, asked, exchange, tries, send)
+                backend = None if exchange.cut else self._pools.backends.get(lease.backend)
+                again: Requeue | Cut | None
+                if backend is None:  # cut, or its backend has been taken out of the settings since the dispatch
+                    again = _CUT if exchange.cut else Requeue(avoid=True, reason=Reason.NO_BACKEND)
+                else:
+                    try:
+                        response = await self.ask(asked, backend, lease, exchange, tries)
+                        beginning = at_hand(response, asked.route)
+                        if beginning is None:
+                            beginning = await read_beginning(response, self._clock, asked.route)
+                    except BackendError as error:
+                        again = await self._unanswered(call, asked, exchange, tries, backend, error, send)
+                    else:
+                        again = self._again(exchange, tries, backend, beginning)
+                        if again is None:
+                            passing = self.answering.relay(call, asked, exchange, tries, beginning, send)
+                            again = None if passing is None else await passing
                 if again is None:
                     return None
                 seat = exchange.regained() if again is _CUT else exchange.requeue(again)
-                await _waited(call, asked, seat, every_s, send, spilling=tries.begun)
+                await waited(call, asked, seat, every_s, send, spilling=tries.begun)
         finally:
             if resuming is not None:
                 resuming.ended()
         return exchange.refusal
 
-    async def _try(
-        self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, send: Send
+    async def _unanswered(
+        self,
+        call: Call,
+        asked: Asked,
+        exchange: Exchange,
+        tries: Tries,
+        backend: Backend,
+        error: BackendError,
+        send: Send,
     ) -> Requeue | Cut | None:
-        """Ask the backend of the lease and pass its answer on; return how to go on, ``None`` at the end."""
-        lease = exchange.lease
-        assert lease is not None
-        backend = self._pools.backends.get(lease.backend)
-        if backend is None:  # taken out of the settings since the dispatch
-            return Requeue(avoid=True, reason=Reason.NO_BACKEND)
-        try:
-            response = await self.ask(asked, backend, lease, exchange, tries)
-            beginning = at_hand(response, asked.route) or await read_beginning(response, self._clock, asked.route)
-        except BackendError as error:
-            exchange.response = None
-            if exchange.cut:
-                return _CUT
-            reason = exchange.stopped or exchange.lost or reason_of(error)
-            if exchange.stopped is None:
-                self._pools.unanswered(backend, error)
-                if tries.elsewhere(self._pools, backend):
-                    return Requeue(avoid=True, reason=reason)
-            exchange.finish(Release(outcome_for(reason)), reason=reason)
-            await self.answering.fail(call, send, asked, reason, str(error))
-            return None
+        """Say how to go on without an answer, or tell the client that there is none."""
+        exchange.response = None
+        if exchange.cut:
+            return _CUT
+        reason = exchange.stopped or exchange.lost or reason_of(error)
+        if exchange.stopped is None:
+            self._pools.unanswered(backend, error)
+            if tries.elsewhere(self._pools, backend):
+                return Requeue(avoid=True, reason=reason)
+        exchange.finish(Release(outcome_for(reason)), reason=reason)
+        await self.answering.fail(call, send, asked, reason, str(error))
+        return None
+
+    def _again(self, exchange: Exchange, tries: Tries, backend: Backend, beginning: Beginning) -> Requeue | Cut | None:
+        """Say how to go on instead of passing an answer on that has begun so; ``None``: pass it on."""
         if exchange.cut:
             return _CUT
         verdict = self.heard(backend, beginning)
-        if verdict is not _GOOD:
-            if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
-                beginning.response.abort()
-                return Requeue(avoid=True)
-            if verdict is Verdict.PAUSE and tries.later():
-                beginning.response.abort()
-                return Requeue()
-        passing = self.answering.relay(call, asked, exchange, tries, beginning, send)
-        return None if passing is None else await passing
+        if verdict is _GOOD:
+            return None
+        if verdict is Verdict.ELSEWHERE and tries.elsewhere(self._pools, backend):
+            beginning.response.abort()
+            return Requeue(avoid=True)
+        if verdict is Verdict.PAUSE and tries.later():
+            beginning.response.abort()
+            return Requeue()
+        return None
 
     def heard(self, backend: Backend, beginning: Beginning) -> Verdict:
         """Tell health and scheduler what the beginning of an answer says of its backend."""
@@ -380,24 +396,3 @@ class Completions:
         if exchange.trace is not None:
             headers = exchange.trace.carried(headers)
         return backend.upstream.request(b"POST", target_of(asked), headers, content, sent=exchange.sent)
-
-
-async def _waited(
-    call: Call,
-    asked: Asked,
-    seat: Coroutine[Any, Any, object],
-    every_s: float | None,
-    send: Send,
-    *,
-    spilling: bool = True,
-) -> None:
-    """Wait for a seat; with ``spilling`` a large body waits in a file meanwhile."""
-    spill = Spill(asked)
-    try:
-        with beating(call, send, every_s):
-            if spilling:
-                spill.begin()
-            await seat
-        await spill.restore()
-    finally:
-        spill.close()

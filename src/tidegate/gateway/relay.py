@@ -84,12 +84,12 @@ async def relay_stream(
     if not call.started:
         await send_head(call, response, send)
     data: bytes | None = first
-    to_client, look = client.pass_on, watch.piece
+    to_client = client.pass_on
 
     def pass_on(piece: bytes, chunk: bytes | None) -> bool:
         if len(piece) > PIECE or not to_client(piece, chunk):
             return False
-        look(piece)
+        watch.piece(piece)
         if call.first_at is None and watch.content:
             call.first_at = clock.now()
         return True

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from typing import IO
+from typing import IO, Final
 
 import structlog
 
 from tidegate.classify import Refused, fallback_allowed, parse_body
 from tidegate.gateway.asked import Asked
 
-LARGE = 1024 * 1024
+LARGE: Final = 1024 * 1024
 """Bytes above which a body that waits goes to a file."""
 
 log = structlog.get_logger("tidegate.gateway")
