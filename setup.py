@@ -20,9 +20,9 @@ COMPILED = {
     "backends": ["connection", "health", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
-        "affinity", "answering", "app", "asked", "beginning", "completions", "crowd", "cycle", "eager", "exchange",
-        "flow", "link", "outgoing", "pools", "refusing", "relay", "requests", "resuming", "returning", "tries",
-        "waits", "watch",
+        "affinity", "answering", "app", "asked", "beginning", "body", "completions", "crowd", "cycle", "eager",
+        "exchange", "flow", "link", "outgoing", "pools", "refusing", "relay", "requests", "resuming", "returning",
+        "tries", "waits", "watch",
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""

@@ -86,6 +86,7 @@ async def test_a_free_seat_is_taken_without_waiting() -> None:
     assert stage.ended() == {"completed": 1}
 
 
+@pytest.mark.interpreted
 async def test_a_seat_that_was_not_returned_counts_as_failed() -> None:
     stage = Stage()
     with pytest.raises(RuntimeError), Exchange(stage.driver, ClientLink(Wire(), Flow(Wire()), {})) as exchange:
@@ -138,6 +139,7 @@ async def test_a_client_that_leaves_while_it_waits() -> None:
     assert stage.ended() == {"cancelled": 1, "failed": 1}
 
 
+@pytest.mark.interpreted
 async def test_a_client_that_leaves_while_it_runs() -> None:
     stage, link = Stage(), ClientLink(Wire(), Flow(Wire()), {})
 
@@ -202,6 +204,7 @@ async def waiting(stage: Stage, link: ClientLink) -> None:
         await exchange.seat(stage.ticket())
 
 
+@pytest.mark.interpreted
 async def test_an_end_from_our_side_cancels_a_wait_and_aborts_an_answer() -> None:
     stage = Stage()
     seen: list[Reason | None] = []

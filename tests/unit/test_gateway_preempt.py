@@ -17,7 +17,7 @@ from tidegate.runtime import Driver
 from tidegate.telemetry import Recorder
 from tidegate.testing import ManualClock
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.interpreted]  # its answers stand in place of a class that can be compiled
 
 POLICY = Policy(pools=(PoolSpec("m", (BackendSpec("b", 1),)),))
 

@@ -54,6 +54,7 @@ async def leg(carried: Resuming, engine: Engine, client: Client) -> BackendError
     return await run_leg(cast(Response, engine), event("a"), carried, watch, client, ManualClock())
 
 
+@pytest.mark.interpreted
 async def test_what_had_come_before_a_stop_goes_out() -> None:
     sent: list[bytes] = []
 
@@ -67,6 +68,7 @@ async def test_what_had_come_before_a_stop_goes_out() -> None:
     assert carried.splice.text == "abc"
 
 
+@pytest.mark.interpreted
 async def test_an_answer_is_not_stopped_while_its_client_takes_nothing() -> None:
     """Its seat would be held until the client reads on, although the engine has let go."""
     taken = asyncio.Event()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -33,8 +33,8 @@ from tidegate.backends import (
     tls_context,
 )
 from tidegate.config import BackendSettings, Settings
-from tidegate.core import AUTO, Health, Reading, Seats
-from tidegate.runtime import Clock, Driver
+from tidegate.core import AUTO, Health, Reading, Seats, Signal, Snapshot
+from tidegate.runtime import Clock
 
 START_S: Final = 1.0
 """Longest time that the start waits for backends; who has not answered by then counts as up until it fails."""
@@ -46,6 +46,18 @@ NO_PAGE: Final = ("", "off")
 _LOOK_S: Final = 0.5  # time between two looks at whether a backend that was taken out still works
 
 log = structlog.get_logger("tidegate.gateway")
+
+
+class Listener(Protocol):
+    """Who is told what is found out, a ``Driver``."""
+
+    def observe(self, signal: Signal) -> None:
+        """Hear a fact."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Say how things stand."""
+        ...
 
 
 class Backend:
@@ -121,7 +133,7 @@ class Pools:
     """
 
     def __init__(
-        self, settings: Settings, driver: Driver, clock: Clock, *, chance: Callable[[], float] = random.random
+        self, settings: Settings, driver: Listener, clock: Clock, *, chance: Callable[[], float] = random.random
     ) -> None:
         self._driver = driver
         self._clock = clock
