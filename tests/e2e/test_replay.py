@@ -32,6 +32,7 @@ from tidegate.core import (
     Waiter,
     WorkEstimate,
 )
+from tidegate.runtime.forms import ReleaseForm, TicketForm
 from tidegate.runtime.replay import replay as decided_anew
 from tidegate.simulation import Request, World
 from tidegate.simulation.servers import NEVER, Leg, Progress
@@ -235,13 +236,13 @@ def _fact(signal: Signal) -> Happening:
 def in_a_world(events: list[Event]) -> list[Decision]:
     """Let the simulated world arrive, end and observe what was recorded; return what its scheduler decided."""
     policy = msgspec.convert(events[0][2][0], Policy, dec_hook=lambda kind, value: kind(value))
-    tickets = [msgspec.convert(arguments[0], Ticket) for _, kind, arguments in events if kind == "submit"]
+    tickets = [msgspec.convert(arguments[0], TicketForm).made() for _, kind, arguments in events if kind == "submit"]
     came = [at for at, kind, _ in events if kind == "submit"]
     server, releases = Recorded(), dict[int, Release]()
     for at, kind, arguments in reversed(events[1:]):
         if kind == "release":
             lease = arguments[0]
-            releases[lease] = msgspec.convert(arguments[1], Release)
+            releases[lease] = msgspec.convert(arguments[1], ReleaseForm).made()
             server.due.append((at, _ending(server, lease)))
         elif kind == "tick":
             server.due.append((at, _fact(cast("Signal", None))))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.compiling import mypyc_attr
 from tidegate.core.model import Lease, Reason, Ticket
 
 
-@dataclass(slots=True)
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
 class Dispatch:
     """Send the ticket upstream now; it holds ``lease`` until ``release``.
 
@@ -18,10 +20,16 @@ class Dispatch:
 
     ticket: Ticket
     lease: Lease
-    barred: tuple[int, ...] = ()
+    barred: tuple[int, ...]
+
+    def __init__(self, ticket: Ticket, lease: Lease, barred: tuple[int, ...] = ()) -> None:
+        self.ticket = ticket
+        self.lease = lease
+        self.barred = barred
 
 
-@dataclass(slots=True)
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
 class Reject:
     """Refuse a ticket that was never queued.
 
@@ -33,21 +41,35 @@ class Reject:
 
     ticket: Ticket
     reason: Reason
-    retry_after_s: float | None = None
-    detail: str = ""
+    retry_after_s: float | None
+    detail: str
+
+    def __init__(self, ticket: Ticket, reason: Reason, retry_after_s: float | None = None, detail: str = "") -> None:
+        self.ticket = ticket
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.detail = detail
 
 
-@dataclass(slots=True)
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
 class Evict:
     """Refuse a ticket that was waiting. Fields as in ``Reject``."""
 
     ticket: Ticket
     reason: Reason
-    retry_after_s: float | None = None
-    detail: str = ""
+    retry_after_s: float | None
+    detail: str
+
+    def __init__(self, ticket: Ticket, reason: Reason, retry_after_s: float | None = None, detail: str = "") -> None:
+        self.ticket = ticket
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.detail = detail
 
 
-@dataclass(slots=True)
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
 class Promote:
     """Note that a waiting ticket began to claim with another band's weights.
 
@@ -58,8 +80,14 @@ class Promote:
     band: int
     why: str
 
+    def __init__(self, ticket: Ticket, band: int, why: str) -> None:
+        self.ticket = ticket
+        self.band = band
+        self.why = why
 
-@dataclass(slots=True)
+
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
 class Preempt:
     """Stop a running ticket for a higher band. Its seat counts as taken until its lease is released.
 
@@ -73,7 +101,13 @@ class Preempt:
     ticket: Ticket
     lease: Lease
     by: int
-    reason: Reason = Reason.PREEMPTED
+    reason: Reason
+
+    def __init__(self, ticket: Ticket, lease: Lease, by: int, reason: Reason = Reason.PREEMPTED) -> None:
+        self.ticket = ticket
+        self.lease = lease
+        self.by = by
+        self.reason = reason
 
 
 Action = Dispatch | Reject | Evict | Preempt | Promote

@@ -22,14 +22,12 @@ from tidegate.core import (
     PolicyError,
     RateLimit,
     Reading,
-    Release,
-    Requeue,
     Scheduler,
     Seats,
-    Ticket,
     TidegateError,
     Waiter,
 )
+from tidegate.runtime.forms import ReleaseForm, RequeueForm, TicketForm, made
 
 
 class _Kind(NamedTuple):
@@ -38,9 +36,9 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "submit": _Kind(Scheduler.submit, tuple[Ticket]),
-    "release": _Kind(Scheduler.release, tuple[int, Release]),
-    "requeue": _Kind(Scheduler.release, tuple[int, Requeue]),
+    "submit": _Kind(Scheduler.submit, tuple[TicketForm]),
+    "release": _Kind(Scheduler.release, tuple[int, ReleaseForm]),
+    "requeue": _Kind(Scheduler.release, tuple[int, RequeueForm]),
     "cancel": _Kind(Scheduler.cancel, tuple[str]),
     "observe.Health": _Kind(Scheduler.observe, tuple[Health]),
     "observe.Seats": _Kind(Scheduler.observe, tuple[Seats]),
@@ -90,7 +88,7 @@ def _actions(lines: Iterator[bytes] | Any, policy: Policy | None) -> Iterator[tu
         if scheduler is None:
             raise TidegateError(f"event log, line {number}: expected a policy first, got {kind!r}")
         with contextlib.suppress(PolicyError):  # the scheduler refused it in the recorded run, too
-            for action in method(scheduler, now, *arguments):
+            for action in method(scheduler, now, *map(made, arguments)):
                 yield now, action
 
 
