@@ -17,7 +17,7 @@ COMPILED = {
     "core": ["*"],
     "classify": ["headers", "identity", "rewrite"],
     "telemetry": ["accounts", "heavy", "recorder", "usage"],
-    "backends": ["connection", "health", "rate_limits", "response", "upstream", "wire"],
+    "backends": ["connection", "framing", "ground", "health", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
         "affinity", "answering", "app", "asked", "beginning", "body", "completions", "crowd", "cycle", "eager",

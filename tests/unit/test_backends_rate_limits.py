@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.backends import rate_limits, tells_limits
+from tidegate.backends import tells_limits
 from tidegate.backends.rate_limits import DEFAULT_PAUSE_S, MOST_PAUSE_S, parse_reset_s, pause_s, rate_limit
 from tidegate.core import RateLimit
 
@@ -138,13 +138,13 @@ def test_no_value_is_an_error() -> None:
         rate_limit("b", headers.items(), at_utc=NOW)
 
 
-def test_what_names_tell_is_remembered_and_that_is_bounded() -> None:
-    plain, telling = [(b"content-type", b"a")], [(b"content-type", b"a"), (b"x-ratelimit-reset", b"1s")]
-    for _ in range(2):
-        assert [tells_limits(headers) for headers in ([], plain, telling)] == [False, False, True]
-    for number in range(2 * rate_limits._MOST):
-        assert tells_limits([(b"ratelimit-%d" % number, b"")])
-        assert len(rate_limits._told) <= rate_limits._MOST
-    before = len(rate_limits._told)
-    assert not tells_limits([(b"x" * (rate_limits._LONGEST + 1), b"")])
-    assert len(rate_limits._told) == before
+def test_an_answer_tells_of_limits_if_a_header_says_what_is_left() -> None:
+    plain, reset = [(b"content-type", b"a")], [(b"content-type", b"a"), (b"x-ratelimit-reset", b"1s")]
+    assert not any(tells_limits(headers) for headers in ([], plain, reset, [(b"ratelimit-x-remaining", b"1")]))
+    for name in (
+        b"x-ratelimit-remaining-tokens",
+        b"ratelimit-remaining",
+        b"anthropic-ratelimit-output-tokens-remaining",
+    ):
+        assert tells_limits([*plain, (name, b"1")])
+        assert rate_limit("b", [*plain, (name, b"1")], at_utc=NOW) is not None

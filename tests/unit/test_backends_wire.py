@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.backends import Upstream, wire
 from tidegate.backends.framing import start_of_only_chunk
-from tidegate.backends.wire import fixed_lines, parse_address, request_head
+from tidegate.backends.wire import Heads, parse_address
 
 
 @pytest.mark.parametrize(
@@ -69,46 +69,50 @@ def test_headers_for_all_requests_are_checked_at_once() -> None:
     ],
 )
 def test_the_length_is_written_where_a_body_may_be(method: bytes, length: int, line: bytes) -> None:
-    fixed = fixed_lines(b"engine:1", [(b"authorization", b"Bearer k")])
-    head = request_head(method, b"/v1/x?y=1", fixed, [(b"a", b"b"), (b"a", b"")], length)
-    assert head == (
-        b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\n%ba: b\r\na: \r\n\r\n" % (method, line)
-    )
+    heads = Heads(b"engine:1", b"", [(b"authorization", b"Bearer k")])
+    for _ in range(2):
+        head = heads.render(method, b"/v1/x?y=1", [(b"a", b"b"), (b"a", b"")], length)
+        assert head == (
+            b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\n%ba: b\r\na: \r\n\r\n"
+            % (method, line)
+        )
 
 
 def test_first_lines_are_remembered_within_bounds_and_checked_however_many_have_passed() -> None:
+    heads = Heads(b"engine%d", b"/%b", ())
     for i in range(600):
-        head = request_head(b"POST", b"/v1/%%d%d" % i, b"host: %%d%d\r\n" % i, [(b"a", b"b")], 7)
-        assert head == b"POST /v1/%%d%d HTTP/1.1\r\nhost: %%d%d\r\ncontent-length: 7\r\na: b\r\n\r\n" % (i, i)
-        assert len(wire._starts) <= 256  # clients choose targets
-    before = len(wire._starts)
-    request_head(b"GET", b"/" + b"x" * 1025, b"", [], 0)
-    assert len(wire._starts) == before
-    for method, target in ((b"GET", b"/ x"), (b"GET\r\n", b"/"), (b"", b"/"), (b"GET", b"")):
+        head = heads.render(b"POST", b"/v1/%%d%d" % i, [(b"a", b"b")], 7)
+        assert head == b"POST /%%b/v1/%%d%d HTTP/1.1\r\nhost: engine%%d\r\ncontent-length: 7\r\na: b\r\n\r\n" % i
+        assert len(heads._posts) <= 256  # clients choose targets
+    before = len(heads._posts)
+    heads.render(b"POST", b"/" + b"x" * 1025, [], 0)
+    assert len(heads._posts) == before
+    for method, target in ((b"POST", b"/ x"), (b"GET", b"/ x"), (b"GET\r\n", b"/"), (b"", b"/"), (b"GET", b"")):
         for _ in range(2):
             with pytest.raises(ValueError, match="without spaces"):
-                request_head(method, target, b"", [], 0)
+                heads.render(method, target, [], 0)
     with pytest.raises(ValueError, match="a host"):
-        fixed_lines(b"a\r\nb: c", [])
+        Heads(b"a\r\nb: c", b"", [])
 
 
 def test_names_are_checked_however_many_have_passed() -> None:
+    heads = Heads(b"engine", b"", ())
     for i in range(3000):
-        request_head(b"GET", b"/", b"", [(b"x-%d" % i, b"v")], 0)
+        heads.render(b"GET", b"/", [(b"x-%d" % i, b"v")], 0)
         assert len(wire._rows) <= 1024  # clients choose names: what is remembered of them is bounded
     before = len(wire._rows)
-    request_head(b"GET", b"/", b"", [(b"x" * 1025, b"v")], 0)
+    heads.render(b"GET", b"/", [(b"x" * 1025, b"v")], 0)
     assert len(wire._rows) == before
     for name in (b"x y", b"", b"HOST", b"Content-length"):
         for _ in range(2):
             with pytest.raises(ValueError, match=r"header name|written by"):
-                request_head(b"GET", b"/", b"", [(b"x-1", b"v"), (name, b"v")], 0)
+                heads.render(b"GET", b"/", [(b"x-1", b"v"), (name, b"v")], 0)
 
 
 def test_a_percent_sign_in_a_name_or_a_value_is_only_a_sign() -> None:
     headers = [(b"x-%b", b"100 %"), (b"%", b"%d"), (b"x%%", b"")]
     for _ in range(2):
-        head = request_head(b"GET", b"/%20", b"host: a%b\r\n", headers, 0)
+        head = Heads(b"a%b", b"", ()).render(b"GET", b"/%20", headers, 0)
         assert head == b"GET /%20 HTTP/1.1\r\nhost: a%b\r\nx-%b: 100 %\r\n%: %d\r\nx%%: \r\n\r\n"
 
 

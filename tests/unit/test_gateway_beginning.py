@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import pytest
 
 from tidegate.backends import Broken, Response
-from tidegate.backends.connection import Connection
 from tidegate.classify import ParsedBody, Route, parse_body
 from tidegate.gateway.affinity import BEGINNING, affinity_of
 from tidegate.gateway.beginning import HOLD_S, MOST_HELD, Beginning, Verdict, read_beginning
 from tidegate.testing import ManualClock
+from unit.response_stage import response_of_test
 
 pytestmark = pytest.mark.anyio
 
@@ -29,18 +28,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Quiet:
-    """A connection that does nothing."""
-
-    def drained(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-
 def response(status: int = 200, kind: bytes = b"text/event-stream", **more: bytes) -> Response:
-    found = Response(asyncio.get_running_loop(), cast(Connection, Quiet()), reused=False)
+    found = response_of_test()
     headers = [(name.replace("_", "-").encode(), value) for name, value in more.items()]
     found.begin(status, [(b"content-type", kind), *headers])
     return found

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tidegate.backends import Broken, Response
-from tidegate.backends.connection import Connection
+from tidegate.backends import Broken
 from tidegate.classify import Route
 from tidegate.gateway.beginning import read_beginning
 from tidegate.gateway.call import Call
 from tidegate.gateway.relay import Relayed, relay_stream
 from tidegate.testing import ManualClock
+from unit.response_stage import response_of_test
 
 pytestmark = pytest.mark.anyio
 
@@ -26,16 +26,6 @@ ERROR = b'data: {"error":{"message":"out of memory","type":"server_error","code"
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-class Quiet:
-    """A connection that does nothing."""
-
-    def drained(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
 
 
 class Prompt:
@@ -58,7 +48,7 @@ class Prompt:
 
 async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
     """Relay a stream that breaks behind these pieces; return how it ended and what the client was sent."""
-    response = Response(asyncio.get_running_loop(), cast(Connection, Quiet()), reused=False)
+    response = response_of_test()
     response.begin(200, [(b"content-type", b"text/event-stream")])
     for piece in pieces:
         response.feed(piece)
@@ -93,7 +83,7 @@ async def test_a_stream_that_broke_without_a_word_is_left_open_for_ours() -> Non
 
 async def relayed_while_it_comes(client: Prompt) -> tuple[list[bytes], list[int], Relayed]:
     """Relay pieces that come while the relay waits; return them, how many had gone out after each, and the end."""
-    response = Response(asyncio.get_running_loop(), cast(Connection, Quiet()), reused=False)
+    response = response_of_test()
     response.begin(200, [(b"content-type", b"text/event-stream")])
     response.feed(WORD)
     clock, sent, gone = ManualClock(), client.sent, list[int]()

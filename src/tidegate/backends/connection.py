@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to an upstream: an ``asyncio.Protocol`` around the httptools parser.
+"""One HTTP/1.1 connection to an upstream: what asyncio calls a protocol, around the httptools parser.
 
 Invariants: at most one request is in flight; whatever arrives without one closes the connection; every path out of
 a request goes through ``_finish`` or ``_fail``, which detach the response and give the connection
@@ -15,42 +15,38 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, cast
 
 import httptools
 
-from tidegate.backends.engines import Reuse
 from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedOut, Unavailable
 from tidegate.backends.framing import framed, has_length, head_size, start_of_only_chunk
+from tidegate.backends.ground import Ground, Limits
 from tidegate.backends.response import Response
 
-LEAVE_S = 0.5
+LEAVE_S: Final = 0.5
 """How long an engine may take to close a connection whose request was ended from here."""
 
-SLICE = 256 * 1024
+SLICE: Final = 262144
 """Bytes of a request body handed to the transport at once, so that pausing can take effect in between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one connection; durations in seconds, None is unlimited, sizes in bytes."""
-
-    head_timeout_s: float | None
-    silence_timeout_s: float | None
-    max_head: int
-    high_water: int
-    reuse: Reuse
+_MOST_NAMES: Final = 512
+_LONGEST_NAME: Final = 64
+_SPACE: Final = 0x20
+_names: Final[dict[bytes, bytes]] = {}
+"""Names of headers in lower case by what came, so that all responses have the same; bounded, as engines choose them."""
 
 
-class Owner(Protocol):
-    """What a connection tells the pool that it belongs to."""
+class Owner:
+    """What a connection tells the pool that it belongs to: this one does not want any."""
 
     def connection_made(self, connection: Connection) -> None:
         """It is established."""
 
-    def connection_idle(self, connection: Connection) -> bool:
+    def connection_idle(self, connection: Connection, now: float) -> bool:  # noqa: ARG002
         """It can carry another request; False: it is not wanted and must close."""
+        return False
 
     def connection_lost(self, connection: Connection) -> None:
         """It is gone. Called once for each ``connection_made``."""
@@ -60,15 +56,18 @@ class _Refused(Exception):  # noqa: N818 - never leaves this module
     """Raised inside a parser callback to stop the parser."""
 
 
-class Connection(asyncio.Protocol):
-    """Carries one request at a time; see the module's invariants."""
+class Connection:
+    """Carries one request at a time; see the module's invariants.
+
+    It does not derive from ``asyncio.Protocol``: that adds nothing, and a dictionary to each where this is compiled.
+    """
 
     __slots__ = (
-        "_always",
         "_between",
         "_body",
         "_complete",
         "_dry",
+        "_ground",
         "_head_request",
         "_headers",
         "_in_head",
@@ -76,34 +75,29 @@ class Connection(asyncio.Protocol):
         "_keep",
         "_leaving",
         "_limits",
-        "_most_head",
         "_name",
         "_owner",
         "_parser",
         "_read_paused",
         "_response",
-        "_shortest_s",
         "_timer",
         "_transport",
         "_unread",
         "_until_close",
         "_write_paused",
         "idle_since",
-        "loop",
         "served",
     )
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, limits: Limits, name: str) -> None:
+    def __init__(self, owner: Owner, ground: Ground, limits: Limits, name: str) -> None:
         self._owner = owner
-        self.loop = loop
-        self._limits, self._most_head, self._always = limits, limits.max_head, limits.reuse is Reuse.ALWAYS
+        self._ground = ground
+        self._limits = limits
         self._name = name
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._timer: asyncio.TimerHandle | None = None
-        set_limits = [limit for limit in (limits.head_timeout_s, limits.silence_timeout_s) if limit is not None]
-        self._shortest_s = min(set_limits, default=None)
         self._body: memoryview | None = None  # what is left of the request body
         self._write_paused = self._read_paused = False
         self._leaving: Callable[[], None] | None = None  # told when the peer has closed its side
@@ -127,21 +121,24 @@ class Connection(asyncio.Protocol):
         """Whether a request can be sent as far as is known."""
         return self._transport is not None and self._response is None and not self._transport.is_closing()
 
-    def send(self, method: bytes, head: bytes, body: bytes) -> Response:
-        """Start a request on a usable connection."""
+    def send(self, head: bytes, body: bytes, *, head_request: bool) -> Response:
+        """Start a request on a usable connection.
+
+        Args:
+            head: with a short body already behind it.
+            body: what follows.
+            head_request: its method is HEAD.
+        """
         transport = self._transport
         assert transport is not None
         assert self._response is None
-        self._reset(head_request=method == b"HEAD")
-        response = self._response = Response(self.loop, self, reused=self.served > 0)
+        self._reset(head_request=head_request)
+        response = self._response = Response(self._ground, self, reused=self.served > 0)
         self.served += 1
-        if self._shortest_s is not None and self._timer is None:
-            self._timer = self.loop.call_later(self._shortest_s, self._check_time)
-        if len(body) <= SLICE:
-            # uvloop sends both by one writev; asyncio joins them, which for this size costs less than a second send.
-            transport.writelines((head, body) if body else (head,))
-        else:
-            transport.write(head)
+        if self._timer is None and self._limits.shortest_s is not None:
+            self._timer = self._ground.loop.call_later(self._limits.shortest_s, self._check_time)
+        transport.write(head)
+        if body:
             self._body = memoryview(body)
             self._pump()
         return response
@@ -168,7 +165,7 @@ class Connection(asyncio.Protocol):
         half_sent = self._body is not None
         self._detach()
         if transport is None:
-            self.loop.call_soon(left)
+            self._ground.loop.call_soon(left)
             return
         self._leaving = left
         if half_sent or transport.is_closing() or not transport.can_write_eof():  # TLS has no half-closed connection
@@ -176,7 +173,7 @@ class Connection(asyncio.Protocol):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(LEAVE_S, transport.abort)
+        self._timer = self._ground.loop.call_later(LEAVE_S, transport.abort)
         self.drained()
         transport.write_eof()
 
@@ -209,7 +206,7 @@ class Connection(asyncio.Protocol):
                 return
             self.abort()  # nothing was asked: leftovers of the last response, or a farewell such as 408
             return
-        response.last_byte_at = self.loop.time()
+        response.last_byte_at = self._ground.time()
         if self._between and (sink := response.sink) is not None:
             start = start_of_only_chunk(data)
             if start and sink(data[start:-2], data):
@@ -220,8 +217,8 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._parser_stopped(error)
             return
-        if self._dry > self._most_head:
-            self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._most_head} bytes"))
+        if self._dry > self._limits.max_head:
+            self._fail(ProtocolError(f"{self._name}: head, chunk line or trailers over {self._limits.max_head} bytes"))
         elif self._complete:
             self._finish()
         else:
@@ -269,7 +266,12 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; those after the head are trailers and are dropped."""
         if self._in_head:
-            self._headers.append((name.lower(), value.rstrip()))
+            known = _names.get(name)
+            if known is None:
+                known = _remember(name)
+            if value and value[-1] <= _SPACE:
+                value = value.rstrip()
+            self._headers.append((known, value))
 
     def on_headers_complete(self) -> None:
         """Decide how the body ends, and wake whoever waits for the head."""
@@ -277,8 +279,8 @@ class Connection(asyncio.Protocol):
         assert response is not None
         status = self._parser.get_status_code()
         headers = self._headers
-        if self._dry > self._most_head and head_size(headers) > self._most_head:
-            raise _Refused(f"a response head over {self._most_head} bytes")
+        if self._dry > self._limits.max_head and head_size(headers) > self._limits.max_head:
+            raise _Refused(f"a response head over {self._limits.max_head} bytes")
         self._in_head = status < 200  # else what comes now are trailers
         if status < 200:
             if status < 100 or status == 101:
@@ -289,7 +291,7 @@ class Connection(asyncio.Protocol):
         keep = self._parser.should_keep_alive()
         # The parser says no to keep-alive wherever the end of the connection ends the body, so look only then.
         self._until_close = not keep and not framed(headers)
-        self._keep = keep and (self._always or has_length(headers))
+        self._keep = keep and (self._limits.always or has_length(headers))
         response.begin(status, headers)
         if self._head_request:
             self._complete = True  # whatever length the head announces: no body follows
@@ -338,7 +340,7 @@ class Connection(asyncio.Protocol):
             self.drained()  # the response holds all of it; this connection may read again
         self._response = self._body = None
         response.end()
-        if not (reusable and self._owner.connection_idle(self)):
+        if not (reusable and self._owner.connection_idle(self, response.last_byte_at)):
             self.abort()
 
     def _ended(self, how: str) -> None:
@@ -372,10 +374,10 @@ class Connection(asyncio.Protocol):
         longer than the shortest limit, so no limit that begins in between can pass unseen.
         """
         self._timer = None
-        response, shortest_s = self._response, self._shortest_s
+        response, shortest_s = self._response, self._limits.shortest_s
         if response is None or shortest_s is None:
             return  # idle: the next request sets it
-        now = self.loop.time()
+        now = self._ground.time()
         if response.status:
             limit, what = self._limits.silence_timeout_s, "no byte of the response"
             # While we ourselves do not read, nothing can arrive: that silence is not the engine's.
@@ -385,9 +387,19 @@ class Connection(asyncio.Protocol):
             since = response.sent_at
         left = shortest_s if limit is None else since + limit - now
         if left > 0:
-            self._timer = self.loop.call_later(min(left, shortest_s), self._check_time)
+            self._timer = self._ground.loop.call_later(min(left, shortest_s), self._check_time)
         else:
             self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
+
+
+def _remember(name: bytes) -> bytes:
+    lower = name.lower()
+    if len(name) <= _LONGEST_NAME:
+        if len(_names) >= _MOST_NAMES:
+            _names.clear()
+        lower = _names.setdefault(lower, lower)  # one object for all ways to write it
+        _names[name] = lower
+    return lower
 
 
 def _probe_when_silent(sock: socket.socket | None) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-_ZERO = ord("0")
-_USUAL = 1024
-_LINES = {len(line) + size + 2: line for size in range(1, _USUAL) for line in (b"%x\r\n" % size,)}
+from typing import Final
+
+_ZERO: Final = 0x30
+_USUAL: Final = 1024
+_LINES: Final[dict[int, bytes]] = {
+    len(line) + size + 2: line for size in range(1, _USUAL) for line in (b"%x\r\n" % size,)
+}
 """First lines of chunks by the length of the whole: a chunk of this length that begins otherwise is of another form."""
 
 

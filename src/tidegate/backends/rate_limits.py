@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
+from typing import Final
 
 from tidegate.core.signals import RateLimit
 
@@ -47,10 +48,6 @@ _DURATION = re.compile(rb"(?:\d++(?:\.\d++)?(?:ms|us|\xc2\xb5s|ns|d|h|m|s))++")
 _NUMBER = re.compile(rb"\d++(?:\.\d*+)?")
 
 # Headers that tell what is left, each with the one that tells when it is whole again.
-_told: dict[tuple[bytes, ...], bool] = {}
-_MOST, _LONGEST = 256, 1024
-"""Rows of header names of which is remembered whether they tell of limits, and the bytes of the longest that is."""
-
 _REQUESTS = (
     (b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
     (b"anthropic-ratelimit-requests-remaining", b"anthropic-ratelimit-requests-reset"),
@@ -65,20 +62,15 @@ _TOKENS = (
 )
 
 
-def tells_limits(headers: Headers) -> bool:
-    """Say whether ``rate_limit`` may find anything: every answer is asked this, so what names say is remembered."""
-    names = next(zip(*headers, strict=True), ())
-    told = _told.get(names)
-    return _tell(names) if told is None else told
+_REMAINING: Final = frozenset(remaining for remaining, _ in _REQUESTS + _TOKENS)
 
 
-def _tell(names: tuple[bytes, ...]) -> bool:
-    told = any(b"ratelimit-" in name for name in names)
-    if sum(map(len, names)) <= _LONGEST:
-        if len(_told) >= _MOST:
-            _told.clear()  # engines choose them
-        _told[names] = told
-    return told
+def tells_limits(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Say whether ``rate_limit`` may find anything. Every answer is asked this."""
+    for name, _ in headers:  # noqa: SIM110 - not ``any``, which makes a generator
+        if name in _REMAINING:
+            return True
+    return False
 
 
 def rate_limit(backend: str, headers: Headers, *, at_utc: datetime) -> RateLimit | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegate.backends.errors import BackendError, Broken
+from tidegate.backends.ground import Ground
 
 if TYPE_CHECKING:
     from tidegate.backends.connection import Connection
@@ -37,7 +38,7 @@ class Response:
         "_connection",
         "_ended",
         "_error",
-        "_loop",
+        "_ground",
         "_pieces",
         "_waiter",
         "head_at",
@@ -49,13 +50,13 @@ class Response:
         "status",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection, *, reused: bool) -> None:
+    def __init__(self, ground: Ground, connection: Connection, *, reused: bool) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.reused = reused
-        self.sent_at = self.last_byte_at = loop.time()
+        self.sent_at = self.last_byte_at = ground.time()
         self.head_at = 0.0
-        self._loop = loop
+        self._ground = ground
         self._connection: Connection | None = connection
         self._pieces: list[bytes] = []
         self.sink: Sink | None = None
@@ -110,7 +111,7 @@ class Response:
             try:
                 await waiter
             except BaseException:
-                self._left()
+                self.left()
                 raise
         return data
 
@@ -131,7 +132,7 @@ class Response:
                 try:
                     await waiter
                 except BaseException:
-                    self._left()
+                    self.left()
                     raise
             return data
         finally:
@@ -175,7 +176,7 @@ class Response:
         """
         connection = self._connection
         if connection is None:
-            self._loop.call_soon(left)
+            self._ground.loop.call_soon(left)
             return
         self.fail(Broken("the request was stopped on this side"))
         connection.leave(left)
@@ -185,19 +186,24 @@ class Response:
         """Whether nothing more can come, though the reader may not have taken all of it."""
         return self._connection is None
 
-    # What follows is called by the connection only.
+    # What follows is called by the upstream and the connection only.
 
-    async def started(self) -> None:
-        """Wait for the head. Cancelling it aborts the request."""
-        while not self.status:
-            if self._error is not None:
-                raise self._error
-            waiter = self._next()
-            try:
-                await waiter
-            except BaseException:
-                self._left()
-                raise
+    def awaited(self) -> asyncio.Future[None] | None:
+        """Give what to wait for until there is a head; ``None``: it has come. Whoever waits in vain MUST call ``left``.
+
+        Raises:
+            BackendError: there will be none.
+        """
+        if self.status:
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._next()
+
+    def left(self) -> None:
+        """The reader was cancelled."""
+        self._waiter = None
+        self.abort()
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The head is complete."""
@@ -239,10 +245,5 @@ class Response:
     def _next(self) -> asyncio.Future[None]:
         if self._waiter is not None:
             raise RuntimeError("a response has one reader")
-        self._waiter = waiter = self._loop.create_future()
+        self._waiter = waiter = self._ground.create_future()
         return waiter
-
-    def _left(self) -> None:
-        """The reader was cancelled."""
-        self._waiter = None
-        self.abort()

@@ -12,32 +12,37 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Final, cast
 
-from tidegate.backends.connection import Connection, Limits
+from tidegate.backends.connection import Connection, Owner
 from tidegate.backends.engines import Reuse
 from tidegate.backends.errors import BackendError, Overloaded, TimedOut, Unavailable
+from tidegate.backends.ground import Ground, Limits
 from tidegate.backends.response import Response
-from tidegate.backends.wire import Headers, fixed_lines, parse_address, request_head
+from tidegate.backends.wire import Headers, Heads, parse_address
 
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Errors of ``connect`` that say something about this machine and nothing about the engine."""
 
-_CLOSE_WAIT_S = 1.0
+_CLOSE_WAIT_S: Final = 1.0
+
+_SHORT: Final = 65536
+"""Bytes of a body that is written together with its head: to copy them costs less than a second write."""
 
 
-@dataclass(slots=True)
 class Counters:
     """Totals since the start. ``retries`` counts the keep-alive races that were lost and repaired."""
 
-    connects: int = 0
-    reuses: int = 0
-    retries: int = 0
+    __slots__ = ("connects", "retries", "reuses")
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.reuses = 0
+        self.retries = 0
 
 
-class Upstream:
+class Upstream(Owner):
     """A client for one backend. Belongs to one event loop; the first request binds it."""
 
     def __init__(
@@ -79,14 +84,15 @@ class Upstream:
         """
         self._address = parse_address(url)
         self.name = name or self._address.authority.decode()
-        self._fixed = fixed_lines(self._address.authority, headers)
+        self._heads = Heads(self._address.authority, self._address.path, headers)
         self._connect_timeout_s = connect_timeout_s
         self._limits = Limits(head_timeout_s, silence_timeout_s, max_head=max_head, high_water=high_water, reuse=reuse)
         self._max_idle = max_idle
         self._idle_timeout_s = idle_timeout_s
         self._max_open = max_open
         self._ssl = (ssl_context or _verifying_context()) if self._address.tls else None
-        self._idle: deque[Connection] = deque()  # newest at the right
+        self._ground: Ground | None = None
+        self._idle: list[Connection] = []  # newest at the end
         self._open: set[Connection] = set()
         self._connecting = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -129,25 +135,34 @@ class Upstream:
             ValueError: what was passed would break the framing; nothing was sent.
             BackendError: one of its kinds; ``sent`` says whether the engine may have seen the request.
         """
-        head = request_head(method, self._address.path + target, self._fixed, headers, len(body))
+        short = len(body) <= _SHORT
+        head = self._heads.render(method, target, headers, len(body), body if short else b"")
         connection = self._take()
+        again = connection is not None
         if connection is not None:
             self.counters.reuses += 1
-            response = connection.send(method, head, body)
+        else:
+            connection = await self._connect(sent_before=False)
+        while True:
+            response = connection.send(head, b"" if short else body, head_request=method == b"HEAD")
+            head = b""  # nothing keeps a copy of the body while the engine works
             if sent is not None:
                 sent(response)
             try:
-                await response.started()
+                while (waiter := response.awaited()) is not None:
+                    await waiter
             except Unavailable:
-                self.counters.retries += 1  # the keep-alive race: see the module's docstring
+                if not again:
+                    raise
+            except BaseException:
+                response.left()
+                raise
             else:
                 return response
-        fresh = await self._connect(sent_before=connection is not None)
-        response = fresh.send(method, head, body)
-        if sent is not None:
-            sent(response)
-        await response.started()
-        return response
+            again = False
+            self.counters.retries += 1  # the keep-alive race: see the module's docstring
+            connection = await self._connect(sent_before=True)
+            head = self._heads.render(method, target, headers, len(body), body if short else b"")
 
     async def close(self) -> None:
         """Close all connections, also those in flight, and wait (at most 1 s) until they are gone. Idempotent."""
@@ -178,13 +193,15 @@ class Upstream:
         if len(self._open) + self._connecting >= self._max_open:
             raise Overloaded(f"{self.name}: all {self._max_open} connections (max_open) are in use", sent=sent_before)
         loop = asyncio.get_running_loop()
+        if self._ground is None:
+            self._ground = Ground(loop)
         address = self._address
-        connection = Connection(self, loop, self._limits, self.name)
+        connection = Connection(self, self._ground, self._limits, self.name)
         self._connecting += 1
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await loop.create_connection(
-                    lambda: connection,
+                    lambda: cast(asyncio.Protocol, connection),  # all that a loop asks of one
                     address.host,
                     address.port,
                     ssl=self._ssl,
@@ -216,15 +233,15 @@ class Upstream:
         """A connection is established."""
         self._open.add(connection)
 
-    def connection_idle(self, connection: Connection) -> bool:
+    def connection_idle(self, connection: Connection, now: float) -> bool:
         """A connection is free again; False when it is not wanted."""
         idle = self._idle
         if len(idle) >= self._max_idle:
             return False
-        connection.idle_since = connection.loop.time()
+        connection.idle_since = now
         idle.append(connection)
         if self._sweep is None:
-            self._sweep = connection.loop.call_later(self._idle_timeout_s, self._close_overdue)
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._close_overdue)
         return True
 
     def connection_lost(self, connection: Connection) -> None:
@@ -245,7 +262,7 @@ class Upstream:
             if left > 0:
                 self._sweep = loop.call_later(left, self._close_overdue)
                 return
-            idle.popleft().abort()
+            idle.pop(0).abort()
 
 
 def _verifying_context() -> ssl.SSLContext:

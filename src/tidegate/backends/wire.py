@@ -9,6 +9,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -31,17 +32,18 @@ HOP_BY_HOP = frozenset(
 """Response headers that belong to this connection only and must not be passed on (RFC 9110 §7.6.1)."""
 
 
-_BODILESS = frozenset({b"GET", b"HEAD", b"DELETE"})
-_BREAKS = b"\r\n\0"
-_MOST_ROWS = 1024
-_LONGEST_ROW = 1024
-_rows: dict[tuple[bytes, ...], bytes] = {}
+_BODILESS: Final = frozenset({b"GET", b"HEAD", b"DELETE"})
+_LF: Final = 0x0A  # as numbers: looking for one by ``bytes`` raises and catches an error inside CPython
+_CR: Final = 0x0D
+_NUL: Final = 0x00
+_MOST_ROWS: Final = 1024
+_LONGEST_ROW: Final = 1024
+_rows: Final[dict[tuple[bytes, ...], bytes]] = {}
 """What ``%`` makes header lines of, by names that have passed the check, so that it is made once for each row of them;
 bounded in number and length, since clients choose names."""
 
-_MOST_STARTS = 256
-_starts: dict[tuple[bytes, bytes, bytes], bytes] = {}
-"""First lines of requests that have passed the check, by method, target and fixed lines; bounded likewise."""
+MOST_STARTS: Final = 256
+"""First lines that are remembered of an upstream, each no longer than a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,46 +79,85 @@ def parse_address(url: str) -> Address:
     return Address(parts.scheme == "https", host, port, authority.encode("ascii"), path)
 
 
-def fixed_lines(authority: bytes, headers: Headers) -> bytes:
-    """Render the header lines that every request to one upstream carries."""
-    if not {10, 13, 0}.isdisjoint(authority):
-        raise ValueError(f"expected a host without CR, LF or NUL, came {authority[:80]!r}")
-    return b"host: %b\r\n" % authority + _rendered(headers)
+class Heads:
+    """Renders the heads of requests to one upstream."""
 
+    __slots__ = ("_fixed", "_path", "_posts")
 
-def request_head(method: bytes, target: bytes, fixed: bytes, headers: Headers, body_length: int) -> bytes:
-    """Render a request head; ``fixed`` comes from ``fixed_lines``.
+    def __init__(self, authority: bytes, path: bytes, headers: Headers) -> None:
+        """Render what all of them have.
 
-    A length is written for every body, and for an empty one of a method that usually has one (RFC 9110 §8.6).
-    """
-    start = _starts.get((method, target, fixed)) or _start_of(method, target, fixed)
-    if body_length or method not in _BODILESS:
-        return b"%bcontent-length: %d\r\n%b\r\n" % (start, body_length, _rendered(headers))
-    return b"%b%b\r\n" % (start, _rendered(headers))
+        Args:
+            authority: for ``host``.
+            path: put before each target.
+            headers: that every request carries.
 
+        Raises:
+            ValueError: these headers would break the framing.
+        """
+        if _breaks(authority):
+            raise ValueError(f"expected a host without CR, LF or NUL, came {authority[:80]!r}")
+        self._path = path
+        self._fixed = b"host: %b\r\n" % authority + _rendered(headers)
+        self._posts: dict[bytes, bytes] = {}  # by target, bounded, since clients choose targets
 
-def _start_of(method: bytes, target: bytes, fixed: bytes) -> bytes:
-    if not method or not target or method.translate(None, TOKEN) or target.translate(None, VISIBLE):
-        raise ValueError(f"expected a method and a target without spaces or controls, came {method!r} {target[:80]!r}")
-    start = b"%b %b HTTP/1.1\r\n%b" % (method, target, fixed)
-    if len(start) <= _LONGEST_ROW:
-        if len(_starts) >= _MOST_STARTS:
-            _starts.clear()
-        _starts[method, target, fixed] = start
-    return start
+    def render(self, method: bytes, target: bytes, headers: Headers, length: int, body: bytes = b"") -> bytes:
+        """Render a head, with what is to be sent together with it behind it.
+
+        A length is written for every body, and for an empty one of a method that usually has one (RFC 9110 §8.6).
+
+        Args:
+            method: as it goes on the wire.
+            target: behind the path of all.
+            headers: of this request.
+            length: of the whole body.
+            body: what goes along with the head.
+        """
+        lines = _rendered(headers)
+        if method == b"POST":
+            start = self._posts.get(target)
+            if start is None:
+                start = self._remember(target)
+        else:
+            start = self._start(method, target)
+        if length or method not in _BODILESS:
+            return b"%bcontent-length: %d\r\n%b\r\n%b" % (start, length, lines, body)
+        return b"%b%b\r\n" % (start, lines)
+
+    def _remember(self, target: bytes) -> bytes:
+        start = self._start(b"POST", target)
+        if len(start) <= _LONGEST_ROW:
+            if len(self._posts) >= MOST_STARTS:
+                self._posts.clear()
+            self._posts[target] = start
+        return start
+
+    def _start(self, method: bytes, target: bytes) -> bytes:
+        if not method or not target or method.translate(None, TOKEN) or target.translate(None, VISIBLE):
+            shown = target[:80]
+            raise ValueError(f"expected a method and a target without spaces or controls, came {method!r} {shown!r}")
+        return b"%b %b%b HTTP/1.1\r\n%b" % (method, self._path, target, self._fixed)
 
 
 def _rendered(headers: Headers) -> bytes:
     """Give header lines.
 
-    Values are checked together, by counting what may break a line in what came out: this is on the hot path.
+    Values are checked together: this is on the hot path.
     """
-    names, values = zip(*headers, strict=True) if headers else ((), ())
-    text = (_rows.get(names) or _row_of(names)) % values
-    if len(text) - len(text.translate(None, _BREAKS)) != 2 * len(names):
-        at_fault = [name for name, value in headers if not {10, 13, 0}.isdisjoint(value)]
+    pairs: list[tuple[bytes, bytes]] = headers if isinstance(headers, list) else list(headers)
+    names = tuple([name for name, _ in pairs])
+    values = tuple([value for _, value in pairs])
+    row = _rows.get(names)
+    if row is None:
+        row = _row_of(names)
+    if _breaks(b"".join(values)):
+        at_fault = [name for name, value in headers if _breaks(value)]
         raise ValueError(f"expected header values without CR, LF or NUL; at fault: {at_fault!r}")
-    return text
+    return row % values
+
+
+def _breaks(text: bytes) -> bool:
+    return _LF in text or _CR in text or _NUL in text
 
 
 def _row_of(names: tuple[bytes, ...]) -> bytes:
