@@ -26,7 +26,7 @@ COMPILED = {
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""
-INTERPRETED = {"__init__", "compiling", "policy", "signals"}  # msgspec reads the last two from event logs
+INTERPRETED = {"__init__", "compiling", "policy", "signals", "snapshots"}  # msgspec reads the last three by annotations
 MYPY = "mypy>=2.4"
 LENIENT = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any", "--allow-subclassing-any"]
 """Types of libraries whose stubs are not there are not known where a user builds; `make check` asks for all."""

@@ -111,6 +111,7 @@ def test_programs_on_this_machine_are_let_in(headers: list[tuple[bytes, bytes]])
     run_virtual(story())
 
 
+@pytest.mark.interpreted
 def test_after_a_fault_of_the_scheduler_health_says_so_and_metrics_go_on() -> None:
     class Broken(Scheduler):
         def tick(self, now: float) -> list[Action]:

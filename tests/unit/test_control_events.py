@@ -217,6 +217,7 @@ def test_there_is_room_for_so_many_screens_and_no_more() -> None:
     run_virtual(story())
 
 
+@pytest.mark.interpreted
 def test_numbers_that_cannot_be_made_end_every_stream_instead_of_standing_still() -> None:
     async def story() -> None:
         stage, screen = Stage(), Screen()

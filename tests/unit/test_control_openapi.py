@@ -105,3 +105,11 @@ def test_an_example_of_every_answer_fits() -> None:
         assert wanted - done <= {("/admin/login", "post"), ("/admin/events", "get")}, "these have tests of their own"
 
     run_virtual(story())
+
+
+def test_values_are_described_by_their_fields_types() -> None:
+    """Also where the scheduler is compiled, which forgets what is ``X | None`` and what a tuple is of."""
+    schemas = DOCUMENT["components"]["schemas"]
+    backend = schemas["BackendSnapshot"]["properties"]
+    assert backend["kv_free"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
+    assert schemas["State"]["properties"]["bands"]["items"] == {"$ref": "#/components/schemas/BandSnapshot"}

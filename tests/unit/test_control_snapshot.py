@@ -275,6 +275,7 @@ def test_what_happens_while_the_numbers_are_put_together_is_in_the_next_ones() -
     run_virtual(story())
 
 
+@pytest.mark.interpreted
 def test_no_part_of_the_numbers_is_long_however_many_tenants_and_backends_there_are() -> None:
     """By the calls that it makes: a clock would measure the machine."""
 

@@ -48,6 +48,7 @@ _PARTS = msgspec.json.schema_components([Snapshot], ref_template="#/components/s
 """The scheduler's own types, whole as they are always written."""
 
 for _part in _PARTS.values():
+    _part.pop("description", None)  # for readers of the code, and not there where it is compiled
     if _part.get("type") == "object":
         _part |= {"required": [*_part["properties"]], "additionalProperties": False}
 _STATE = _PARTS.pop("Snapshot")
