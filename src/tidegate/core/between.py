@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Final
 
 from tidegate.core.model import Turn
 
-FLOOR = Turn.FLOOR
-OVERTAKE = Turn.OVERTAKE
-TURN = Turn.TURN
-NEVER = float("inf")
+FLOOR: Final = Turn.FLOOR
+OVERTAKE: Final = Turn.OVERTAKE
+TURN: Final = Turn.TURN
+NEVER: Final = float("inf")
 
 Claims = Sequence[float | None]
 Held = Sequence[str | None]
@@ -214,8 +215,7 @@ class QuickBetween:
         if self._period[band]:
             due_from = self._from
             self._before[band] = due_from[band]
-            due_from[band] = clock + self._late[band]
-            self._soon = min(due_from)
+            due_from[band] = self._soon = clock + self._late[band]  # the others have no such count
         return TURN
 
     def _close(self, out: int, gated: Sequence[int]) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.core.ordering import Line, Rule
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tidegate.core.queues import BandQueue
     from tidegate.core.tenants import Tenant
 
-NONE = -1
-CROWD = "\0"  # key of the flow that all share beyond max_flows
-MOST_IDLE = 256  # idle flows kept for their return: making one costs as much as serving a request
-_SLACK = 64  # items too many that are not worth a sweep
+NONE: Final = -1
+CROWD: Final = "\0"  # key of the flow that all share beyond max_flows
+MOST_IDLE: Final = 256  # idle flows kept for their return: making one costs as much as serving a request
+_SLACK: Final = 64  # items too many that are not worth a sweep
 
 
 class Flow(Line):

@@ -7,17 +7,17 @@ is busy, follows a change of seats at once, and is not fooled by idle time as a 
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.core.policy import Discipline, Policy
 
 if TYPE_CHECKING:
     from tidegate.core.pools import Pool
 
-INFINITE = float("inf")
-_NINE_IN_TEN = 1.2816  # the normal deviate that nine in ten lie below
-_MEMORY = 64  # completions that the mean remembers
-_SPAN_S = 5.0  # shortest time over which arrivals are counted
+INFINITE: Final = float("inf")
+_NINE_IN_TEN: Final = 1.2816  # the normal deviate that nine in ten lie below
+_MEMORY: Final = 64  # completions that the mean remembers
+_SPAN_S: Final = 5.0  # shortest time over which arrivals are counted
 
 
 class Drain:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tidegate.core.routing import Backend, Seating
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 class GateKind(StrEnum):
@@ -47,18 +47,18 @@ class Gate:
     gated: bool
 
 
-NO_BACKEND = Gate(GateKind.NO_BACKEND, "no backend of the model is up", gated=True)
-PAUSED = Gate(GateKind.PAUSED, "every backend of the model has asked for a pause", gated=True)
-BUDGET = Gate(GateKind.BUDGET, "the quota of every backend of the model is used up for now", gated=True)
-NO_SEAT = Gate(GateKind.NO_SEAT, "every seat is taken", gated=True)
-KV = Gate(GateKind.KV, "the engines have less free cache than the band's watermark", gated=True)
-NO_ROOM = Gate(GateKind.ROOM, "no engine has room in its cache for so long a request", gated=True)
-MODE = Gate(GateKind.MODE, "the mode admits no work of this band", gated=True)
-_RESERVE = Gate(GateKind.RESERVE, "the free seats are reserved for a higher band", gated=False)
-_CEILING = Gate(GateKind.CEILING, "more seats are taken than the band's ceiling allows", gated=False)
+NO_BACKEND: Final = Gate(GateKind.NO_BACKEND, "no backend of the model is up", gated=True)
+PAUSED: Final = Gate(GateKind.PAUSED, "every backend of the model has asked for a pause", gated=True)
+BUDGET: Final = Gate(GateKind.BUDGET, "the quota of every backend of the model is used up for now", gated=True)
+NO_SEAT: Final = Gate(GateKind.NO_SEAT, "every seat is taken", gated=True)
+KV: Final = Gate(GateKind.KV, "the engines have less free cache than the band's watermark", gated=True)
+NO_ROOM: Final = Gate(GateKind.ROOM, "no engine has room in its cache for so long a request", gated=True)
+MODE: Final = Gate(GateKind.MODE, "the mode admits no work of this band", gated=True)
+_RESERVE: Final = Gate(GateKind.RESERVE, "the free seats are reserved for a higher band", gated=False)
+_CEILING: Final = Gate(GateKind.CEILING, "more seats are taken than the band's ceiling allows", gated=False)
 
 # How far a backend is from taking work; of several backends the one that is closest counts.
-_STEPS = (NO_BACKEND, PAUSED, BUDGET, NO_SEAT, None)
+_STEPS: Final = (NO_BACKEND, PAUSED, BUDGET, NO_SEAT, None)
 _DOWN, _PAUSED, _EMPTY, _FULL, _OPEN = range(5)
 
 

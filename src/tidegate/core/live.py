@@ -7,10 +7,11 @@ takes half of that. So the entries are spread over ``PARTS`` dicts, which grow a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from tidegate.core.ordering import Entry
 
-PARTS = 16
+PARTS: Final = 16
 
 
 class Live:

@@ -11,12 +11,13 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
+from typing import Final
 
 from tidegate.core.lending import Wait, Work
 from tidegate.core.model import Outcome, Ticket
 from tidegate.core.ordering import Entry
 
-REMEMBERED_S = 600.0
+REMEMBERED_S: Final = 600.0
 MOST_REMEMBERED = 100_000
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.core.policy import Order
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from tidegate.core.tenants import Tenant
     from tidegate.core.waiting import BandList
 
-WAITING, RUNNING, GONE = 0, 1, 2
-_SLACK = 32  # dead entries that are not worth a sweep
+WAITING: Final = 0
+RUNNING: Final = 1
+GONE: Final = 2
+_SLACK: Final = 32  # dead entries that are not worth a sweep
 
 
 class Entry:

@@ -7,6 +7,7 @@ A decision is: what each band bids (``claims``), what is held (``gates``), which
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from tidegate.core.actions import Action, Promote
 from tidegate.core.between import QuickBetween
@@ -23,7 +24,7 @@ from tidegate.core.room import Room, has_room
 from tidegate.core.routing import Backend, Seating
 from tidegate.core.shares import Shares
 
-TURN = Turn.TURN
+TURN: Final = Turn.TURN
 
 
 class Pool:

@@ -19,7 +19,7 @@ which they would use up, is kept for the large ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.core.actions import Action, Preempt
 from tidegate.core.forecast import sure_s
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from tidegate.core.pools import Pool
     from tidegate.core.state import State
 
-AGAIN_S = 0.01
+AGAIN_S: Final = 0.01
 """Time between two looks for a victim when there was none, or no credit."""
 
-KEPT_FREE = 2
+KEPT_FREE: Final = 2
 """Seats of an automatic reserve that stay free although running work could be stopped (SPEC §5.5)."""
 
-_PACE_S = 0.03  # time per token before any is known
-_MEMORY = 0.1  # weight of the newest answer in the mean
+_PACE_S: Final = 0.03  # time per token before any is known
+_MEMORY: Final = 0.1  # weight of the newest answer in the mean
 
 
 class Press:

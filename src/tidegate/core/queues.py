@@ -8,7 +8,7 @@ it is believed. Exact over all that waits, and no step walks flows or tickets.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.core.fairness import MOST_IDLE, NONE, FairFlows, Flow
 from tidegate.core.forecast import Arrivals
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tidegate.core.tenants import Tenant
     from tidegate.core.urgency import Urgency
 
-FLOOR, OVERTAKE = Turn.FLOOR, Turn.OVERTAKE
-_SLACK = 64
+FLOOR: Final = Turn.FLOOR
+OVERTAKE: Final = Turn.OVERTAKE
+_SLACK: Final = 64
 
 
 class BandQueue(FairFlows):

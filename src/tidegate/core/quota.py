@@ -9,9 +9,10 @@ requests larger than a sixth pass too.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
-LONG_S = 60.0
-SHORT_S = 10.0
+LONG_S: Final = 60.0
+SHORT_S: Final = 10.0
 
 
 class Slot:

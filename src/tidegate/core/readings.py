@@ -17,20 +17,22 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from typing import Final
 
 from tidegate.core.policy import BackendSpec, Band
 from tidegate.core.signals import Reading
 
-NEVER = float("inf")
-_GROWTH = 0.6  # of the growth to come; while some grow others end
-_GROWTH_MOST = 0.25  # of the cache, so that estimates far too high do not close an empty engine
-_LEAST_GROWTH = 0.15  # of all answers: those longer than their estimate have taken the place of others and go on
-_LARGE = 0.4  # of the cache: more room than that is not waited for
-_FORGET = 0.99  # per dispatch, of the largest request; per finished request, of the error of estimates
-_RECENT = 1024  # dispatches whose size is remembered; more than an engine leaves waiting
-_PRIOR = 5_000.0  # tokens of answers before the first, so that a few do not decide
-_FIRST_ERROR = 2.0  # taken for theirs: where nothing is known yet, an answer may well be long
-_LEAST_ERROR, _MOST_ERROR = 0.5, 3.0
+NEVER: Final = float("inf")
+_GROWTH: Final = 0.6  # of the growth to come; while some grow others end
+_GROWTH_MOST: Final = 0.25  # of the cache, so that estimates far too high do not close an empty engine
+_LEAST_GROWTH: Final = 0.15  # of all answers: those longer than their estimate have taken the place of others and go on
+_LARGE: Final = 0.4  # of the cache: more room than that is not waited for
+_FORGET: Final = 0.99  # per dispatch, of the largest request; per finished request, of the error of estimates
+_RECENT: Final = 1024  # dispatches whose size is remembered; more than an engine leaves waiting
+_PRIOR: Final = 5_000.0  # tokens of answers before the first, so that a few do not decide
+_FIRST_ERROR: Final = 2.0  # taken for theirs: where nothing is known yet, an answer may well be long
+_LEAST_ERROR: Final = 0.5
+_MOST_ERROR: Final = 3.0
 
 
 class Sensor:

@@ -7,7 +7,7 @@ next seat that such a backend has free, before any turn; when none is left, it e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.core.actions import Action, Dispatch, Evict
 from tidegate.core.gates import look, paused_until
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidegate.core.routing import Backend
     from tidegate.core.state import State
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 def take_back(state: State, entry: Entry, asked: Requeue, actions: list[Action]) -> Pool:

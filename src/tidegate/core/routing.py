@@ -13,7 +13,7 @@ for a request count only where none has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from tidegate.core.adaptive import START_SEATS, SeatController
@@ -26,8 +26,8 @@ from tidegate.core.readings import Sensor
 if TYPE_CHECKING:
     from tidegate.core.ordering import Entry
 
-_BOUND = 1.25
-_MASK = (1 << 64) - 1
+_BOUND: Final = 1.25
+_MASK: Final = (1 << 64) - 1
 
 
 class Backend:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidegate.core.actions import Action, Evict
 from tidegate.core.errors import PolicyError
 from tidegate.core.fairness import CROWD, Flow, flow_key
@@ -19,7 +21,7 @@ from tidegate.core.storm import Storm
 from tidegate.core.tenants import Tenant, Tenants
 from tidegate.core.waiting import Waiting
 
-MOST_EVICTIONS = 256  # per call, so that a mass expiry or a drain never stalls the caller's loop
+MOST_EVICTIONS: Final = 256  # per call, so that a mass expiry or a drain never stalls the caller's loop
 
 
 class State:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.core.ordering import WAITING, Entry
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 @dataclass(slots=True, eq=False)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from tidegate.core.model import Ticket
 from tidegate.core.ordering import WAITING, Entry
 from tidegate.core.policy import Policy
 from tidegate.core.tenants import Tenants
 
-NEVER = float("inf")
-_SLACK = 64
+NEVER: Final = float("inf")
+_SLACK: Final = 64
 
 
 def _no_ticket() -> Entry:
@@ -207,5 +208,5 @@ def _is_live(item: tuple[float, int, Entry]) -> bool:
     return entry.state == WAITING and entry.early and entry.expires == item[0]
 
 
-NOBODY = _no_ticket()
+NOBODY: Final = _no_ticket()
 NOBODY.before = NOBODY.after = NOBODY
