@@ -16,7 +16,8 @@ ROOT = Path("src/tidegate")
 COMPILED = {
     "core": ["*"],
     "classify": ["headers", "identity", "rewrite"],
-    "telemetry": ["accounts", "heavy", "recorder", "usage"],
+    "splice": ["waste"],
+    "telemetry": ["accounts", "arrivals", "heavy", "recorder", "usage"],
     "backends": ["connection", "framing", "ground", "health", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [

@@ -14,7 +14,7 @@ from tidegate.control.usage import MOST_WAITING_HOURS
 from tidegate.control.usage_routes import COLUMNS, harmless
 from tidegate.core import Drain, Lease, Outcome, Reason, Release, Ticket
 from tidegate.stores import Unavailable, Usage
-from tidegate.telemetry.usage import OTHERS, UsageBook, added
+from tidegate.telemetry.usage import OTHERS, UsageBook, Used
 from tidegate.testing import run_virtual
 from unit.control_stage import FILE, OPERATORS, Stage
 
@@ -241,8 +241,19 @@ def test_the_book_has_a_bound() -> None:
     assert book.take() == {}
 
 
+def used(*counts: int, wait_s: float, longest_s: float, refusals: dict[str, int]) -> Used:
+    one = Used()
+    names = ["completed", "failed", "rejected", "evicted", "cancelled", "input_tokens", "output_tokens", "dispatched"]
+    for name, count in zip(names, counts, strict=True):
+        setattr(one, name, count)
+    one.wait_s, one.longest_wait_s, one.refusals = wait_s, longest_s, refusals
+    return one
+
+
 def test_two_stretches_add_up() -> None:
-    one = Usage(1, 2, 3, 4, 5, 6, 7, 8, 1.5, 0.5, {"shed": 1})
-    other = Usage(1, 1, 1, 1, 1, 1, 1, 1, 1.0, 0.25, {"shed": 2, "expired": 3})
-    assert added(one, other) == Usage(2, 3, 4, 5, 6, 7, 8, 9, 2.5, 0.5, {"shed": 3, "expired": 3})
-    assert one.refusals == {"shed": 1}
+    one = used(1, 2, 3, 4, 5, 6, 7, 8, wait_s=1.5, longest_s=0.5, refusals={"shed": 1})
+    assert one.usage() == Usage(1, 2, 3, 4, 5, 6, 7, 8, 1.5, 0.5, {"shed": 1})
+    other = used(1, 1, 1, 1, 1, 1, 1, 1, wait_s=1.0, longest_s=0.25, refusals={"shed": 2, "expired": 3})
+    one.add(other)
+    assert one.usage() == Usage(2, 3, 4, 5, 6, 7, 8, 9, 2.5, 0.5, {"shed": 3, "expired": 3})
+    assert other.refusals == {"shed": 2, "expired": 3}

@@ -14,8 +14,8 @@ from itertools import islice
 import structlog
 
 from tidegate.control.keeper import Keeper
-from tidegate.stores import HOUR_S, StoreError, Usage, UsageRow
-from tidegate.telemetry.usage import UsageBook, added
+from tidegate.stores import HOUR_S, StoreError, UsageRow
+from tidegate.telemetry.usage import UsageBook, Used
 
 EVERY_S = 10.0
 KEEP_S = 93 * 86_400
@@ -39,7 +39,7 @@ class UsageKeeper:
         self._book = book
         self._utc_now = utc_now
         self._since = utc_now().timestamp()
-        self._waiting: dict[int, dict[str, Usage]] = {}
+        self._waiting: dict[int, dict[str, Used]] = {}
         self._lock = asyncio.Lock()
 
     def next_s(self) -> float:
@@ -67,15 +67,18 @@ class UsageKeeper:
             return
         before = self._waiting.setdefault(hour, taken)
         if before is not taken:  # the store did not take it in time
-            for tenant, usage in taken.items():
-                before[tenant] = added(before[tenant], usage) if tenant in before else usage
+            for tenant, used in taken.items():
+                if tenant in before:
+                    before[tenant].add(used)
+                else:
+                    before[tenant] = used
         while len(self._waiting) > MOST_WAITING_HOURS:
             lost = min(self._waiting)
             log.error("control.usage_lost", hour_utc=lost, tenants=len(self._waiting.pop(lost)))
 
-    async def _write_hour(self, hour: int, used: dict[str, Usage]) -> None:
+    async def _write_hour(self, hour: int, used: dict[str, Used]) -> None:
         while used:
-            part = dict(islice(used.items(), AT_ONCE))
+            part = {tenant: each.usage() for tenant, each in islice(used.items(), AT_ONCE)}
             await self._keeper.ask(lambda store, p=part: store.add_usage(hour, p))  # type: ignore[misc]
             for tenant in part:
                 del used[tenant]

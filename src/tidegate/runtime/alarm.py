@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from tidegate.runtime.clock import Clock
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 class Alarm:

@@ -76,9 +76,8 @@ class Driver(Questions):
         loop: asyncio.AbstractEventLoop | None = None,
         event_log: EventLog | None = None,
     ) -> None:
-        super().__init__(scheduler, clock)
+        super().__init__(scheduler, clock, loop)
         self._recorder = recorder
-        self._given_loop = loop
         self._event_log = event_log
         self._holders: dict[int, StoppableWaiter] = {}  # of leases that may be stopped
         self._asked: dict[int, int] = {}  # leases asked to stop, and the band that it is for
@@ -95,15 +94,31 @@ class Driver(Questions):
         Raises:
             ValueError: a ticket of this id waits already.
         """
-        if ticket.id in self._waiters:
+        waiters = self._waiters
+        if ticket.id in waiters:
             raise ValueError(f"expected a new ticket id, got {ticket.id!r}, which waits already")
-        now = self._clock.now()
-        self._waiters[ticket.id] = (ticket, waiter)
-        if self._fault is None:
-            actions = self._ask("submit", now, self._scheduler.submit, ticket)
+        now = self._now()
+        if self._fault is not None:
+            waiters[ticket.id] = (ticket, waiter)
+            actions: list[Action] = [Reject(ticket, Reason.DRAINING, detail=FAULT)]
         else:
-            actions = [Reject(ticket, Reason.DRAINING, detail=FAULT)]
+            if self._event_log is not None:
+                self._event_log.append(now, "submit", (ticket,))
+            core = self._core
+            try:
+                actions = self._scheduler.submit(now, ticket) if core is None else core.submit(now, ticket)
+            except Exception as fault:  # noqa: BLE001 - as in _ask
+                waiters[ticket.id] = (ticket, waiter)
+                self._halt(now, fault)
+                actions = []
         self._recorder.submitted(now, ticket, actions)
+        if len(actions) == 1 and not (self._working or self._todo):  # the most common by far
+            only = actions[0]
+            if type(only) is Dispatch and only.ticket is ticket:
+                self._begin(only.lease, waiter)
+                self._look_ahead()
+                return
+        waiters.setdefault(ticket.id, (ticket, waiter))
         self._carry_out(actions)
 
     async def acquire(self, ticket: Ticket) -> Lease | Refusal:
@@ -131,20 +146,33 @@ class Driver(Questions):
             release: outcome and, where known, the tokens really used.
             reason: row of the refusal table when the request failed after its dispatch.
         """
-        if self._leases.pop(lease.id, None) is None:
+        number = lease.id
+        if self._leases.pop(number, None) is None:
             log.warning("lease.released_twice", lease=lease.id, request_id=lease.ticket.id)
             return
         if lease.ticket.stoppable:
             self._forget(lease)
-        now = self._clock.now()
+        now = self._now()
         self._recorder.finished(now, lease, release, reason=reason)
         if self._fault is None:
-            actions = self._ask("release", now, self._scheduler.release, lease.id, release)
+            if self._event_log is not None:
+                self._event_log.append(now, "release", (number, release))
+            core = self._core
+            try:
+                actions = (
+                    self._scheduler.release(now, number, release)
+                    if core is None
+                    else core.release(now, number, release)
+                )
+            except Exception as fault:  # noqa: BLE001 - as in _ask
+                self._halt(now, fault)
+                actions = []
             if actions:
                 self._recorder.actions(now, actions)
-        else:
-            actions = []
-        self._carry_out(actions)
+                self._carry_out(actions)
+                return
+        if not self._working:
+            self._look_ahead()
 
     def requeue(self, lease: Lease, requeue: Requeue, waiter: TicketWaiter) -> None:
         """Give a lease back that came to nothing; its ticket waits again, or ends.
@@ -159,7 +187,7 @@ class Driver(Questions):
         """
         if self._leases.pop(lease.id, None) is None:
             raise ValueError(f"expected a lease that is held, got {lease.id}, which has been released")
-        now, ticket = self._clock.now(), lease.ticket
+        now, ticket = self._now(), lease.ticket
         self._waiters[ticket.id] = (ticket, waiter)
         by = self._forget(lease) if ticket.stoppable else None
         if by is not None and not requeue.avoid:
@@ -180,7 +208,7 @@ class Driver(Questions):
         if self._decided(ticket_id):  # its answer stands in _todo and will find no waiter
             return True
         ticket = entry[0]
-        now = self._clock.now()
+        now = self._now()
         actions = [] if self._fault is not None else self._ask("cancel", now, self._scheduler.cancel, ticket_id)
         if not any(action.ticket is ticket for action in actions if isinstance(action, ANSWERS)):
             self._recorder.cancelled(now, ticket)
@@ -190,7 +218,7 @@ class Driver(Questions):
 
     def observe(self, signal: Signal) -> None:
         """Tell the scheduler a fact from outside."""
-        self._event(f"observe.{type(signal).__name__}", self._clock.now(), self._scheduler.observe, signal)
+        self._event(f"observe.{type(signal).__name__}", self._now(), self._scheduler.observe, signal)
 
     def set_policy(self, policy: Policy) -> None:
         """Put a whole new policy in force; nothing that waits is lost.
@@ -198,7 +226,7 @@ class Driver(Questions):
         Raises:
             PolicyError: it cannot be put in force without a restart; the old one goes on.
         """
-        self._event("set_policy", self._clock.now(), self._scheduler.set_policy, policy)
+        self._event("set_policy", self._now(), self._scheduler.set_policy, policy)
         self._recorder.set_policy(policy)
 
     async def drain(self, timeout_s: float) -> int:
@@ -222,13 +250,6 @@ class Driver(Questions):
 
     # The machine.
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that it runs on. Asking for the running one is a system call in CPython 3.11."""
-        if self._given_loop is None:
-            self._given_loop = asyncio.get_running_loop()
-        return self._given_loop
-
     def _event(self, kind: str, now: float, call: Callable[..., list[Action]], *arguments: object) -> None:
         """Ask the core, count, carry out."""
         actions = self._ask(kind, now, call, *arguments) if self._fault is None else []
@@ -251,7 +272,7 @@ class Driver(Questions):
         if self._working:
             self._todo.extend(actions)
             return
-        if len(actions) == 1 and type(only := actions[0]) is Dispatch and not self._todo:  # the most common by far
+        if len(actions) == 1 and type(only := actions[0]) is Dispatch and not self._todo:
             self._working = True
             try:
                 self._dispatch(only.lease)
@@ -259,14 +280,19 @@ class Driver(Questions):
                 self._working = False
         elif actions:
             self._todo.extend(actions)
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Work off what is to do, set the timer, see whether all has ended."""
         if self._todo:
             self._work()
         if self._fault is None:
-            wake = self._scheduler.next_wakeup()
+            core = self._core
+            wake = self._scheduler.next_wakeup() if core is None else core.next_wakeup()
             if wake is not None and wake < self._alarm.at:
                 self._alarm.set(wake, self.loop)
-        if self._drained is not None:
-            self._look_idle(self._drained)
+        if self._drained is not None and not (self._leases or self._waiters or self._todo):
+            self._drained.set()
 
     def _work(self) -> None:
         self._working = True
@@ -309,8 +335,19 @@ class Driver(Questions):
         if entry is None:
             self.release(lease, Release(Outcome.CANCELLED))
             return
-        waiter = entry[1]
-        if ticket.stoppable and isinstance(waiter, StoppableWaiter):
+        self._tell(lease, entry[1])
+
+    def _begin(self, lease: Lease, waiter: TicketWaiter) -> None:
+        """Tell the waiter of a newcomer that has its seat at once."""
+        self._leases[lease.id] = lease
+        self._working = True
+        try:
+            self._tell(lease, waiter)
+        finally:
+            self._working = False
+
+    def _tell(self, lease: Lease, waiter: TicketWaiter) -> None:
+        if lease.ticket.stoppable and isinstance(waiter, StoppableWaiter):
             self._holders[lease.id] = waiter
         try:
             waiter.dispatched(lease)
@@ -351,12 +388,10 @@ class Driver(Questions):
         log.critical("scheduler.fault", waiting=len(self._waiters), running=len(self._leases), exc_info=fault)
         self._alarm.stop()
         decided = {action.ticket.id for action in self._todo if isinstance(action, ANSWERS)}
-        rest = [Evict(t, Reason.DRAINING, detail=FAULT) for t, _ in self._waiters.values() if t.id not in decided]
+        rest: list[Action] = [
+            Evict(t, Reason.DRAINING, detail=FAULT) for t, _ in self._waiters.values() if t.id not in decided
+        ]
         self._recorder.actions(now, rest)
         self._todo.extend(rest)
         if self._event_log is not None:
             self._event_log.flush()
-
-    def _look_idle(self, drained: asyncio.Event) -> None:
-        if not (self._leases or self._waiters or self._todo):
-            drained.set()

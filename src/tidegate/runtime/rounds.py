@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-PARTS = 23
+PARTS: Final = 23
 """Of a round: at 5,000 things, some 220 at a time. A prime, since places in memory have common factors."""
 
 

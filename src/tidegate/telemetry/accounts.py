@@ -11,9 +11,11 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from functools import cache
 from itertools import accumulate
+from typing import Final
 
 from tidegate.core import Outcome, Reason
 
+INFINITE: Final = float("inf")
 WAIT_BOUNDS_S = (
     0.001,
     0.005,
@@ -39,18 +41,32 @@ RATIO_BOUNDS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3
 
 
 class Histogram:
-    """Counts per bucket and the sum. ``bounds`` are inclusive upper edges, ascending; above the last is +Inf."""
+    """Counts per bucket and the sum. ``bounds`` are inclusive upper edges, ascending; above the last is +Inf.
 
-    __slots__ = ("bounds", "counts", "total")
+    The bucket of the latest value is known with its edges: most values are much like the one before.
+    """
+
+    __slots__ = ("_above", "_bucket", "_upto", "bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self._bucket = 0
+        self._above, self._upto = -INFINITE, bounds[0]
 
     def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+        if not self._above < value <= self._upto:
+            self._find(value)
+        self.counts[self._bucket] += 1
+
+    def _find(self, value: float) -> None:
+        """Turn to the bucket of a value."""
+        bounds = self.bounds
+        bucket = self._bucket = bisect_left(bounds, value)
+        self._above = bounds[bucket - 1] if bucket else -INFINITE
+        self._upto = bounds[bucket] if bucket < len(bounds) else INFINITE
 
     def cumulative(self) -> tuple[tuple[float, ...], list[int]]:
         """The edges, and the buckets as Prometheus wants them: each counts everything up to its edge, the last all."""
@@ -138,6 +154,7 @@ class BandAccount:
         "refusals",
         "request",
         "requests",
+        "running",
         "ttft",
     )
 
@@ -154,9 +171,18 @@ class BandAccount:
         self.input_tokens = 0
         self.output_tokens = 0
         self.requests: defaultdict[tuple[str, Outcome], int] = defaultdict(int)
+        self.running: dict[str, int] = {}  # by backend
         self.refusals: defaultdict[Reason, int] = defaultdict(int)
         self.queue_wait = FineHistogram(WAIT_BOUNDS_S)
         self.ttft = FineHistogram(TTFT_BOUNDS_S)
         self.request = Histogram(REQUEST_BOUNDS_S)
         self.input_ratio = Histogram(RATIO_BOUNDS)
         self.output_ratio = Histogram(RATIO_BOUNDS)
+
+    def seat(self, backend: str) -> None:
+        """Count one more that runs."""
+        self.running[backend] = self.running.get(backend, 0) + 1
+
+    def unseat(self, backend: str) -> None:
+        """Count one less that runs."""
+        self.running[backend] = self.running.get(backend, 0) - 1

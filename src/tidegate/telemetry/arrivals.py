@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.core import Ticket
 
-KEPT = 50_000
+KEPT: Final = 50_000
 
 
 @dataclass(slots=True, frozen=True)

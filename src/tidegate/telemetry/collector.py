@@ -83,9 +83,11 @@ def _gauges(recorder: Recorder, source: Source) -> Iterator[Family]:
     yield _gauge(names.OLDEST_WAIT, {(band,): wait_s for band, wait_s in oldest.items()})
     peaks = {(band,): recorder.accounts[band].depth_max.read(now) for band in bands}
     yield _gauge(names.QUEUE_DEPTH_MAX, {key: max(peak, depth[key[0]]) for key, peak in peaks.items()})
-    yield _gauge(
-        names.RUNNING, {(bands[band], backend): float(count) for (band, backend), count in recorder.running.items()}
-    )
+    running = {band: recorder.accounts[band].running for band in bands}
+    counts: dict[tuple[str, ...], float] = {
+        (band, backend): float(count) for band, each in running.items() for backend, count in each.items()
+    }
+    yield _gauge(names.RUNNING, counts)
     yield _gauge(names.SEATS, {(backend.name,): float(backend.seats) for backend in snapshot.backends})
     yield _gauge(names.BACKEND_UP, {(backend.name,): float(backend.up) for backend in snapshot.backends})
     yield from _capacity(snapshot)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from heapq import nlargest
+from typing import Final
 
-LIMIT = 512
-SLOT_S = 5.0
-SLOTS = 13
+LIMIT: Final = 512
+SLOT_S: Final = 5.0
+SLOTS: Final = 13
 
 
 class Heavy:

@@ -9,8 +9,7 @@ refusals before a ticket existed, the time of the first byte, clamps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidegate.core import (
     Action,
@@ -40,10 +39,12 @@ if TYPE_CHECKING:
     from tidegate.core import Snapshot
     from tidegate.stores.ledger_client import Counts
 
-OVERTAKE = Turn.OVERTAKE
-OTHER = "other"
-NONE = "none"
-_FAILURES = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
+OVERTAKE: Final = Turn.OVERTAKE
+_COMPLETED: Final = Outcome.COMPLETED
+_FAILED: Final = Outcome.FAILED
+OTHER: Final = "other"
+NONE: Final = "none"
+_FAILURES: Final = frozenset({Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT})
 
 
 def refusal_outcome(action: Reject | Evict) -> Outcome:
@@ -106,7 +107,6 @@ class Recorder:
         self.usage = UsageBook()
         self.arrivals = RecentArrivals()
         self.accounts: dict[str, BandAccount] = {}
-        self.running: defaultdict[tuple[int, str], int] = defaultdict(int)
         self.source: Source | None = None
         self.replica: ReplicaSource | None = None
         self._bands: list[BandAccount] = []
@@ -128,7 +128,7 @@ class Recorder:
 
     # Told by the driver.
 
-    def submitted(self, now: float, ticket: Ticket, actions: Sequence[Action]) -> None:
+    def submitted(self, now: float, ticket: Ticket, actions: list[Action]) -> None:
         """Fold what the scheduler answered to ``ticket``."""
         account = self._bands[ticket.band]
         account.depth += 1
@@ -138,8 +138,11 @@ class Recorder:
         if account.depth > 0:
             account.depth_max.note(now, account.depth)
 
-    def actions(self, now: float, actions: Sequence[Action]) -> None:
+    def actions(self, now: float, actions: list[Action]) -> None:
         """Fold the actions of one call."""
+        if len(actions) == 1 and isinstance(only := actions[0], Dispatch):  # the most common by far
+            self._dispatched(only.lease)
+            return
         for action in actions:
             if isinstance(action, Dispatch):
                 self._dispatched(action.lease)
@@ -168,11 +171,11 @@ class Recorder:
         ticket, outcome, held_s = lease.ticket, release.outcome, now - lease.started
         band, tenant = ticket.band, ticket.tenant
         account = self._bands[band]
-        self.running[band, lease.backend] -= 1
+        account.unseat(lease.backend)
         account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
         account.request.observe(held_s + lease.waited_s)
         if reason is not None:
-            if outcome is Outcome.FAILED:
+            if outcome is _FAILED:
                 account.refusals[reason] += 1
             else:
                 reason = None
@@ -187,7 +190,7 @@ class Recorder:
         if written is not None:
             used += written
             account.output_tokens += written
-            if work.output_tokens and outcome is Outcome.COMPLETED:
+            if work.output_tokens and outcome is _COMPLETED:
                 account.output_ratio.observe(written / work.output_tokens)
         if used:
             self.waste.ended(outcome, used)
@@ -197,7 +200,7 @@ class Recorder:
     def requeued(self, now: float, lease: Lease) -> None:
         """Count a lease that came to nothing: its ticket waits again, so it has not ended."""
         account = self._bands[lease.ticket.band]
-        self.running[lease.ticket.band, lease.backend] -= 1
+        account.unseat(lease.backend)
         account.depth += 1
         account.depth_max.note(now, account.depth)
 
@@ -260,8 +263,9 @@ class Recorder:
         else:
             account.queue_wait.observe(lease.waited_s)
             self.usage.dispatched(ticket.tenant, lease.waited_s)
-        self.running[band, lease.backend] += 1
-        work, turn = ticket.work, self._bands[lease.band]
+        account.seat(lease.backend)
+        work = ticket.work
+        turn = account if lease.band == band else self._bands[lease.band]
         turn.dispatched += 1
         turn.dispatched_tokens += work.input_tokens + work.output_tokens
         if lease.kind is OVERTAKE:

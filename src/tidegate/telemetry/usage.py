@@ -6,11 +6,60 @@ configured tenants come in, so that this takes a very long list of them.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidegate.core import Outcome, Reason
 from tidegate.stores import Usage
 
-MOST_TENANTS = 50_000
-OTHERS = "(others)"  # no tenant can have this name
+MOST_TENANTS: Final = 50_000
+_COMPLETED: Final = Outcome.COMPLETED
+OTHERS: Final = "(others)"  # no tenant can have this name
+
+
+class Used:
+    """What one tenant used: the counts of ``Usage``, in a form that is quick to count in."""
+
+    __slots__ = (
+        "cancelled", "completed", "dispatched", "evicted", "failed", "input_tokens", "longest_wait_s", "output_tokens",
+        "refusals", "rejected", "wait_s",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.completed = self.failed = self.rejected = self.evicted = self.cancelled = 0
+        self.input_tokens = self.output_tokens = self.dispatched = 0
+        self.wait_s = self.longest_wait_s = 0.0
+        self.refusals: dict[str, int] = {}
+
+    def add(self, other: Used) -> None:
+        """Count what was used in another stretch of time besides."""
+        self.completed += other.completed
+        self.failed += other.failed
+        self.rejected += other.rejected
+        self.evicted += other.evicted
+        self.cancelled += other.cancelled
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.dispatched += other.dispatched
+        self.wait_s += other.wait_s
+        self.longest_wait_s = max(self.longest_wait_s, other.longest_wait_s)
+        for reason, count in other.refusals.items():
+            self.refusals[reason] = self.refusals.get(reason, 0) + count
+
+    def usage(self) -> Usage:
+        """Give it as it is stored."""
+        return Usage(
+            completed=self.completed,
+            failed=self.failed,
+            rejected=self.rejected,
+            evicted=self.evicted,
+            cancelled=self.cancelled,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            dispatched=self.dispatched,
+            wait_s=self.wait_s,
+            longest_wait_s=self.longest_wait_s,
+            refusals=self.refusals,
+        )
 
 
 class UsageBook:
@@ -20,7 +69,7 @@ class UsageBook:
 
     def __init__(self, most: int = MOST_TENANTS) -> None:
         self._most = most
-        self._used: dict[str, Usage] = {}
+        self._used: dict[str, Used] = {}
 
     def dispatched(self, tenant: str, waited_s: float) -> None:
         """Count a seat that a request got after a wait."""
@@ -41,7 +90,7 @@ class UsageBook:
     ) -> None:
         """Count a request that ended in any way; ``reason`` where it is a refusal."""
         usage = self._used.get(tenant) or self._new(tenant)
-        if outcome is Outcome.COMPLETED:
+        if outcome is _COMPLETED:
             usage.completed += 1
         elif outcome is Outcome.FAILED:
             usage.failed += 1
@@ -57,33 +106,13 @@ class UsageBook:
         if reason is not None:
             usage.refusals[reason] = usage.refusals.get(reason, 0) + 1
 
-    def take(self) -> dict[str, Usage]:
+    def take(self) -> dict[str, Used]:
         """Return what was counted, and begin anew."""
         taken, self._used = self._used, {}
         return taken
 
-    def _new(self, tenant: str) -> Usage:
+    def _new(self, tenant: str) -> Used:
         """Give the row of a tenant that has none."""
         if len(self._used) >= self._most:
             tenant = OTHERS
-        return self._used.setdefault(tenant, Usage(refusals={}))
-
-
-def added(one: Usage, other: Usage) -> Usage:
-    """Return the sum of what was used in two stretches of time."""
-    refusals = {**one.refusals}
-    for reason, count in other.refusals.items():
-        refusals[reason] = refusals.get(reason, 0) + count
-    return Usage(
-        completed=one.completed + other.completed,
-        failed=one.failed + other.failed,
-        rejected=one.rejected + other.rejected,
-        evicted=one.evicted + other.evicted,
-        cancelled=one.cancelled + other.cancelled,
-        input_tokens=one.input_tokens + other.input_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        dispatched=one.dispatched + other.dispatched,
-        wait_s=one.wait_s + other.wait_s,
-        longest_wait_s=max(one.longest_wait_s, other.longest_wait_s),
-        refusals=refusals,
-    )
+        return self._used.setdefault(tenant, Used())
