@@ -71,26 +71,26 @@ def test_headers_for_all_requests_are_checked_at_once() -> None:
 def test_the_length_is_written_where_a_body_may_be(method: bytes, length: int, line: bytes) -> None:
     heads = Heads(b"engine:1", b"", [(b"authorization", b"Bearer k")])
     for _ in range(2):
-        head = heads.render(method, b"/v1/x?y=1", [(b"a", b"b"), (b"a", b"")], length)
+        head = heads.render(method, b"/v1/x?y=1", [(b"a", b"b"), (b"a", b"")], b"x" * length)
         assert head == (
-            b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\n%ba: b\r\na: \r\n\r\n"
-            % (method, line)
+            b"%b /v1/x?y=1 HTTP/1.1\r\nhost: engine:1\r\nauthorization: Bearer k\r\n%ba: b\r\na: \r\n\r\n%b"
+            % (method, line, b"x" * length)
         )
 
 
 def test_first_lines_are_remembered_within_bounds_and_checked_however_many_have_passed() -> None:
     heads = Heads(b"engine%d", b"/%b", ())
     for i in range(600):
-        head = heads.render(b"POST", b"/v1/%%d%d" % i, [(b"a", b"b")], 7)
-        assert head == b"POST /%%b/v1/%%d%d HTTP/1.1\r\nhost: engine%%d\r\ncontent-length: 7\r\na: b\r\n\r\n" % i
+        head = heads.render(b"POST", b"/v1/%%d%d" % i, [(b"a", b"b")], b"1234567")
+        assert head == b"POST /%%b/v1/%%d%d HTTP/1.1\r\nhost: engine%%d\r\ncontent-length: 7\r\na: b\r\n\r\n1234567" % i
         assert len(heads._posts) <= 256  # clients choose targets
     before = len(heads._posts)
-    heads.render(b"POST", b"/" + b"x" * 1025, [], 0)
+    heads.render(b"POST", b"/" + b"x" * 1025, [], b"")
     assert len(heads._posts) == before
     for method, target in ((b"POST", b"/ x"), (b"GET", b"/ x"), (b"GET\r\n", b"/"), (b"", b"/"), (b"GET", b"")):
         for _ in range(2):
             with pytest.raises(ValueError, match="without spaces"):
-                heads.render(method, target, [], 0)
+                heads.render(method, target, [], b"")
     with pytest.raises(ValueError, match="a host"):
         Heads(b"a\r\nb: c", b"", [])
 
@@ -98,21 +98,21 @@ def test_first_lines_are_remembered_within_bounds_and_checked_however_many_have_
 def test_names_are_checked_however_many_have_passed() -> None:
     heads = Heads(b"engine", b"", ())
     for i in range(3000):
-        heads.render(b"GET", b"/", [(b"x-%d" % i, b"v")], 0)
+        heads.render(b"GET", b"/", [(b"x-%d" % i, b"v")], b"")
         assert len(wire._rows) <= 1024  # clients choose names: what is remembered of them is bounded
     before = len(wire._rows)
-    heads.render(b"GET", b"/", [(b"x" * 1025, b"v")], 0)
+    heads.render(b"GET", b"/", [(b"x" * 1025, b"v")], b"")
     assert len(wire._rows) == before
     for name in (b"x y", b"", b"HOST", b"Content-length"):
         for _ in range(2):
             with pytest.raises(ValueError, match=r"header name|written by"):
-                heads.render(b"GET", b"/", [(b"x-1", b"v"), (name, b"v")], 0)
+                heads.render(b"GET", b"/", [(b"x-1", b"v"), (name, b"v")], b"")
 
 
 def test_a_percent_sign_in_a_name_or_a_value_is_only_a_sign() -> None:
     headers = [(b"x-%b", b"100 %"), (b"%", b"%d"), (b"x%%", b"")]
     for _ in range(2):
-        head = Heads(b"a%b", b"", ()).render(b"GET", b"/%20", headers, 0)
+        head = Heads(b"a%b", b"", ()).render(b"GET", b"/%20", headers, b"")
         assert head == b"GET /%20 HTTP/1.1\r\nhost: a%b\r\nx-%b: 100 %\r\n%: %d\r\nx%%: \r\n\r\n"
 
 

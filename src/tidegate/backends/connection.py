@@ -23,6 +23,7 @@ from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedO
 from tidegate.backends.framing import framed, has_length, head_size, start_of_only_chunk
 from tidegate.backends.ground import Ground, Limits
 from tidegate.backends.response import Response
+from tidegate.backends.wire import SHORT
 
 LEAVE_S: Final = 0.5
 """How long an engine may take to close a connection whose request was ended from here."""
@@ -121,24 +122,18 @@ class Connection:
         """Whether a request can be sent as far as is known."""
         return self._transport is not None and self._response is None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, *, head_request: bool) -> Response:
-        """Start a request on a usable connection.
-
-        Args:
-            head: with a short body already behind it.
-            body: what follows.
-            head_request: its method is HEAD.
-        """
+    def send(self, method: bytes, head: bytes, body: bytes) -> Response:
+        """Start a request on a usable connection; ``head`` comes from ``Heads.render``, a short body in it."""
         transport = self._transport
         assert transport is not None
         assert self._response is None
-        self._reset(head_request=head_request)
+        self._reset(head_request=method == b"HEAD")
         response = self._response = Response(self._ground, self, reused=self.served > 0)
         self.served += 1
         if self._timer is None and self._limits.shortest_s is not None:
             self._timer = self._ground.loop.call_later(self._limits.shortest_s, self._check_time)
         transport.write(head)
-        if body:
+        if len(body) > SHORT:
             self._body = memoryview(body)
             self._pump()
         return response
@@ -333,9 +328,9 @@ class Connection:
 
     def _finish(self) -> None:
         """The response is complete."""
-        response, transport = self._response, self._transport
+        response = self._response
         assert response is not None
-        reusable = self._keep and self._body is None and transport is not None and not transport.is_closing()
+        reusable = self._keep and self._body is None and self._transport is not None
         if self._read_paused:
             self.drained()  # the response holds all of it; this connection may read again
         self._response = self._body = None

@@ -27,9 +27,6 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, e
 
 _CLOSE_WAIT_S: Final = 1.0
 
-_SHORT: Final = 65536
-"""Bytes of a body that is written together with its head: to copy them costs less than a second write."""
-
 
 class Counters:
     """Totals since the start. ``retries`` counts the keep-alive races that were lost and repaired."""
@@ -135,16 +132,16 @@ class Upstream(Owner):
             ValueError: what was passed would break the framing; nothing was sent.
             BackendError: one of its kinds; ``sent`` says whether the engine may have seen the request.
         """
-        short = len(body) <= _SHORT
-        head = self._heads.render(method, target, headers, len(body), body if short else b"")
+        head = self._heads.render(method, target, headers, body)
         connection = self._take()
-        again = connection is not None
-        if connection is not None:
-            self.counters.reuses += 1
-        else:
+        if connection is None:
+            again = False
             connection = await self._connect(sent_before=False)
+        else:
+            again = True
+            self.counters.reuses += 1
         while True:
-            response = connection.send(head, b"" if short else body, head_request=method == b"HEAD")
+            response = connection.send(method, head, body)
             head = b""  # nothing keeps a copy of the body while the engine works
             if sent is not None:
                 sent(response)
@@ -162,7 +159,7 @@ class Upstream(Owner):
             again = False
             self.counters.retries += 1  # the keep-alive race: see the module's docstring
             connection = await self._connect(sent_before=True)
-            head = self._heads.render(method, target, headers, len(body), body if short else b"")
+            head = self._heads.render(method, target, headers, body)
 
     async def close(self) -> None:
         """Close all connections, also those in flight, and wait (at most 1 s) until they are gone. Idempotent."""

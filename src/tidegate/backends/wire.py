@@ -42,8 +42,12 @@ _rows: Final[dict[tuple[bytes, ...], bytes]] = {}
 """What ``%`` makes header lines of, by names that have passed the check, so that it is made once for each row of them;
 bounded in number and length, since clients choose names."""
 
+SHORT: Final = 65536
+"""Bytes of a body that is written together with its head: to copy them costs less than a second write."""
+
 MOST_STARTS: Final = 256
-"""First lines that are remembered of an upstream, each no longer than a row."""
+_LONGEST_START: Final = 1024
+"""First lines that are remembered of an upstream, and the bytes of the longest that is, with those of all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +105,26 @@ class Heads:
         self._fixed = b"host: %b\r\n" % authority + _rendered(headers)
         self._posts: dict[bytes, bytes] = {}  # by target, bounded, since clients choose targets
 
-    def render(self, method: bytes, target: bytes, headers: Headers, length: int, body: bytes = b"") -> bytes:
-        """Render a head, with what is to be sent together with it behind it.
+    def render(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> bytes:
+        """Render a head, with a short body already behind it.
 
         A length is written for every body, and for an empty one of a method that usually has one (RFC 9110 §8.6).
-
-        Args:
-            method: as it goes on the wire.
-            target: behind the path of all.
-            headers: of this request.
-            length: of the whole body.
-            body: what goes along with the head.
         """
-        lines = _rendered(headers)
         if method == b"POST":
             start = self._posts.get(target)
             if start is None:
                 start = self._remember(target)
         else:
             start = self._start(method, target)
+        lines, length = _rendered(headers), len(body)
         if length or method not in _BODILESS:
-            return b"%bcontent-length: %d\r\n%b\r\n%b" % (start, length, lines, body)
+            along = body if length <= SHORT else b""
+            return b"%bcontent-length: %d\r\n%b\r\n%b" % (start, length, lines, along)
         return b"%b%b\r\n" % (start, lines)
 
     def _remember(self, target: bytes) -> bytes:
         start = self._start(b"POST", target)
-        if len(start) <= _LONGEST_ROW:
+        if len(start) <= _LONGEST_START:
             if len(self._posts) >= MOST_STARTS:
                 self._posts.clear()
             self._posts[target] = start
@@ -151,7 +149,7 @@ def _rendered(headers: Headers) -> bytes:
     if row is None:
         row = _row_of(names)
     if _breaks(b"".join(values)):
-        at_fault = [name for name, value in headers if _breaks(value)]
+        at_fault = [name for name, value in pairs if _breaks(value)]
         raise ValueError(f"expected header values without CR, LF or NUL; at fault: {at_fault!r}")
     return row % values
 
