@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from tidegate.classify import ParsedBody, Refused, Route, fallback_allowed, is_given, parse_body, route_of
+from tidegate.classify.body import output_limit
 from tidegate.core import Reason
 
 MESSAGES = [{"role": "user", "content": "你好"}]
@@ -54,7 +55,7 @@ def test_absent_fields_and_nulls_differ() -> None:
     ],
 )
 def test_output_limit(fields: dict[str, object], limit: int | None) -> None:
-    assert parsed(chat(**fields)).output_limit == limit
+    assert output_limit(parsed(chat(**fields))) == limit
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_mutated_bodies_never_raise(data: st.DataObject) -> None:
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     body = parse_body(bytes(raw), Route.CHAT)
     if isinstance(body, ParsedBody):
-        assert body.output_limit is None or body.output_limit >= 0
+        assert (limit := output_limit(body)) is None or limit >= 0
         assert body.wants_usage in (True, False)
     else:
         assert body.detail

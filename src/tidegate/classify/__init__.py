@@ -1,8 +1,9 @@
 """From a request to its tenant, band, pool and estimate, and to what goes upstream. Pure: no clock, no I/O."""
 
-from tidegate.classify.body import ParsedBody, fallback_allowed, is_given, parse_body
+from tidegate.classify.body import fallback_allowed, is_given, parse_body
 from tidegate.classify.classifier import Classified, Classifier, Facts
 from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.fields import ParsedBody
 from tidegate.classify.form import Place, is_form, model_of_form, with_model
 from tidegate.classify.headers import (
     RawHeaders,

@@ -7,13 +7,12 @@ that lists what is allowed, because a typing error that silently ran a payment i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
 
-from tidegate.classify.body import ParsedBody
+from tidegate.classify.fields import ParsedBody
 from tidegate.classify.identity import Headers, Tenant
 from tidegate.classify.outcome import Refused
 from tidegate.config import matches
@@ -27,24 +26,28 @@ OBJECTIVE_HEADERS = (b"x-llm-d-inference-objective", b"x-gateway-inference-objec
 PRIORITY_HEADERS = (b"x-smg-priority", b"x-request-priority")
 BAND_HEADERS = (BAND_HEADER, *OBJECTIVE_HEADERS, *PRIORITY_HEADERS)
 
-_WORDS = frozenset(BAND_HEADERS)
-_OWN = -1
+_OWN: Final = -1
 """The tenant's own band, where a word asks for nothing special."""
 
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Choice(msgspec.Struct, gc=False):
+class Choice:
     """The band of a request, after the clamp; ``clamped`` when it asked for a higher one."""
 
-    band: int
-    clamped: bool
+    __slots__ = ("band", "clamped")
+
+    def __init__(self, band: int, *, clamped: bool) -> None:
+        self.band: Final = band
+        self.clamped: Final = clamped
 
 
-@dataclass(slots=True, frozen=True)
 class _Rule:
-    tests: tuple[Callable[[_Asked], bool], ...]
-    band: int
+    __slots__ = ("band", "tests")
+
+    def __init__(self, tests: tuple[Callable[[_Asked], bool], ...], band: int) -> None:
+        self.tests: Final = tests
+        self.band: Final = band
 
     def holds(self, asked: _Asked) -> bool:
         for test in self.tests:  # noqa: SIM110  (a generator costs more than the tests)
@@ -53,14 +56,17 @@ class _Rule:
         return True
 
 
-class _Asked(msgspec.Struct, gc=False):
+class _Asked:
     """What the rules look at."""
 
-    headers: Headers
-    path: str
-    model: str
-    body: ParsedBody
-    fields: dict[str, Raw] | None = None
+    __slots__ = ("body", "fields", "headers", "model", "path")
+
+    def __init__(self, headers: Headers, path: str, model: str, body: ParsedBody) -> None:
+        self.headers: Final = headers
+        self.path: Final = path
+        self.model: Final = model
+        self.body: Final = body
+        self.fields: dict[str, Raw] | None = None
 
     def metadata(self) -> dict[str, Raw]:
         """The fields of the body's ``metadata``, read at most once."""
@@ -75,6 +81,7 @@ class BandChooser:
     def __init__(self, settings: Settings, tenants: tuple[Tenant, ...]) -> None:
         names = settings.band_names
         self.names = names
+        self._as_asked = tuple(Choice(band, clamped=False) for band in range(len(names)))
         bulk = names.index("p2") if "p2" in names else len(names) - 1
         self._bulk = bulk
         own = {name: position for position, name in enumerate(names)}
@@ -89,17 +96,19 @@ class BandChooser:
         self._tiers = {"priority": 0, "fast": 0, "default": _OWN, "auto": _OWN, "scale": _OWN, "flex": bulk}
         self._rules = {tenant.name: _rules_of(settings, tenant.name) for tenant in tenants}
 
-    def choose(self, tenant: Tenant, *, headers: Headers, path: str, model: str, body: ParsedBody) -> Choice | Refused:
-        """Return the band of a request, or why it gets none."""
+    def choose(
+        self, tenant: Tenant, *, headers: Headers, words: Headers, path: str, model: str, body: ParsedBody
+    ) -> Choice | Refused:
+        """Return the band of a request, or why it gets none. ``words`` are headers in which a band may stand."""
         rules = self._rules.get(tenant.name)
         ruled = _by_rule(rules, _Asked(headers, path, model, body)) if rules else None
-        asked = ruled if ruled is not None else self._by_words(headers, body)
+        asked = ruled if ruled is not None else self._by_words(words, body)
         if isinstance(asked, Refused):
             return asked
         if asked == _OWN:
             asked = tenant.band
         if asked >= tenant.max_band:
-            return Choice(asked, clamped=False)
+            return self._as_asked[asked]
         if tenant.strict_bands:
             most, wanted = self.names[tenant.max_band], self.names[asked]
             detail = f"expected a band of at most {most} for tenant {tenant.name}, got {wanted}"
@@ -113,12 +122,12 @@ class BandChooser:
         return "flex" if band >= self._bulk else "default"
 
     def _by_words(self, headers: Headers, body: ParsedBody) -> int | Refused:
-        for name, words in () if _WORDS.isdisjoint(headers) else self._headers:
-            if name not in headers:
-                continue
-            word = headers[name].decode("latin-1").strip().lower()
-            band = words.get(word)
-            return band if band is not None else _unknown(name.decode(), word, words)
+        if headers:
+            for name, words in self._headers:
+                if name in headers:
+                    word = headers[name].decode("latin-1").strip().lower()
+                    band = words.get(word)
+                    return band if band is not None else _unknown(name.decode(), word, words)
         tier = body.service_tier
         if not isinstance(tier, str):
             return _OWN

@@ -11,71 +11,21 @@ limit is refused: an engine would refuse it too, after holding a seat.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
+from tidegate.classify.fields import DECODER, Number, ParsedBody
 from tidegate.classify.outcome import Refused
 from tidegate.classify.route import Route
 from tidegate.core import Reason
 
-Number = int | float | None | UnsetType
-"""A token count as it may come: absent, ``null``, whole or (``100.0``) a float that the engine may accept."""
-
-ABSENT = Raw()
-
-
-class ParsedBody(msgspec.Struct, gc=False):
-    """The fields of a body that decide something. Raw fields are empty when absent; ``null`` stays ``null``.
-
-    The names are those of the OpenAI API; ``n_predict`` is llama.cpp's own name for ``max_tokens`` and takes
-    precedence there, so that it has to be capped too.
-    """
-
-    model: str | UnsetType = UNSET
-    stream: bool | None = None
-    n: int | None = None
-    max_tokens: Number = UNSET
-    max_completion_tokens: Number = UNSET
-    max_output_tokens: Number = UNSET
-    n_predict: Number = UNSET
-    service_tier: str | UnsetType | None = UNSET
-    messages: Raw = ABSENT
-    stream_options: Raw = ABSENT
-    priority: Raw = ABSENT
-    metadata: Raw = ABSENT
-    tools: Raw = ABSENT
-    functions: Raw = ABSENT
-    response_format: Raw = ABSENT
-    logprobs: Raw = ABSENT
-    seed: Raw = ABSENT
-    user: Raw = ABSENT
-
-    @property
-    def output_limit(self) -> int | None:
-        """The least number of output tokens that the request allows each choice, ``None`` when it names none."""
-        least: int | float | None = None
-        for value in (self.max_tokens, self.max_completion_tokens, self.max_output_tokens, self.n_predict):
-            if value is UNSET or value is None or value < 0:
-                continue
-            if least is None or value < least:
-                least = value
-        return None if least is None else int(least)
-
-    @property
-    def wants_usage(self) -> bool:
-        """Whether the client asked for the usage chunk of a stream."""
-        return b"true" in bytes(self.stream_options) and _stream_options(self.stream_options).include_usage is True
-
-
-class StreamOptions(msgspec.Struct):
-    """The one stream option that concerns us."""
-
-    include_usage: bool | None = None
-
-
-_DECODER = msgspec.json.Decoder(ParsedBody)
-_OPTIONS = msgspec.json.Decoder(StreamOptions | None)
+_decode: Final[Callable[[bytes], ParsedBody]] = DECODER.decode
+_CHAT: Final = Route.CHAT
+_OTHER: Final = Route.OTHER
+_UNSET: Final = UNSET
 _WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -98,7 +48,7 @@ def parse_body(raw: bytes, route: Route) -> ParsedBody | Refused:
     try:
         if not raw.isascii():
             raw.decode()
-        parsed = _DECODER.decode(raw)
+        parsed = _decode(raw)
     except UnicodeDecodeError as error:
         return _bad(f"expected a body in UTF-8, got a byte that is not at position {error.start}")
     except msgspec.ValidationError as error:
@@ -107,11 +57,35 @@ def parse_body(raw: bytes, route: Route) -> ParsedBody | Refused:
         return _bad(f"expected a JSON object, got {'an empty body' if not raw.strip() else f'invalid JSON: {error}'}")
     except RecursionError:
         return _bad("expected a JSON object, got one that is nested too deeply")
-    if route is Route.CHAT and not parsed.messages:
+    if route is _CHAT and not parsed.messages:
         return Refused(Reason.BAD_REQUEST, "messages: expected an array of messages, got none", "messages")
-    if route is Route.OTHER and parsed.service_tier == "standard_only":
+    if route is _OTHER and parsed.service_tier == "standard_only":
         parsed.service_tier = UNSET  # the Messages API's word for nothing special
     return parsed
+
+
+def output_limit(body: ParsedBody) -> int | None:
+    """Return the least number of output tokens that a body allows each choice, ``None`` when it names none."""
+    least: int | float | None = None
+    value = body.max_tokens
+    if value is not _UNSET:
+        least = _lesser(value, None)
+    value = body.max_completion_tokens
+    if value is not _UNSET:
+        least = _lesser(value, least)
+    value = body.max_output_tokens
+    if value is not _UNSET:
+        least = _lesser(value, least)
+    value = body.n_predict
+    if value is not _UNSET:
+        least = _lesser(value, least)
+    return least if least is None or isinstance(least, int) else int(least)
+
+
+def _lesser(value: Number, least: int | float | None) -> int | float | None:
+    if value is None or value is _UNSET or value < 0:
+        return least
+    return value if least is None or value < least else least
 
 
 def is_given(field: Raw) -> bool:
@@ -132,13 +106,6 @@ def fallback_allowed(parsed: ParsedBody, route: Route) -> bool:
         and not is_given(parsed.response_format)
         and not is_given(parsed.logprobs)
     )
-
-
-def _stream_options(field: Raw) -> StreamOptions:
-    try:
-        return _OPTIONS.decode(field) or StreamOptions()
-    except msgspec.DecodeError:
-        return StreamOptions()
 
 
 def _bad(detail: str) -> Refused:

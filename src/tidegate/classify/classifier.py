@@ -7,28 +7,33 @@ without a key learns which models or bands there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from tidegate.classify.bands import BandChooser, Choice
-from tidegate.classify.body import ParsedBody
+from tidegate.classify.bands import BAND_HEADERS, BandChooser, Choice
+from tidegate.classify.body import output_limit
 from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.fields import ParsedBody
 from tidegate.classify.identity import Headers, Identities, Tenant
-from tidegate.classify.labels import read_labels
+from tidegate.classify.labels import LABELS, Labels, read_labels
 from tidegate.classify.outcome import Refused
 from tidegate.classify.route import Route
 from tidegate.config import WILDCARD
-from tidegate.core import Reason, WorkEstimate
+from tidegate.core import Reason
+from tidegate.core.compiling import mypyc_attr
 
 if TYPE_CHECKING:
     from tidegate.config import Settings
 
-_LISTED_MODELS = 20
+_LISTED_MODELS: Final = 20
+_OTHER: Final = Route.OTHER
+_TOLD: Final = LABELS.union(BAND_HEADERS)
+"""Headers by which a request says what shall be done with it."""
+
+_NONE: Final[Headers] = {}
 
 
-class Facts(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True, free_list_len=1)
+class Facts:
     """What is known of a request once its body is there.
 
     Attributes:
@@ -41,16 +46,29 @@ class Facts(msgspec.Struct, gc=False):
         tenant: result of an earlier ``identify``, which is then not repeated.
     """
 
-    route: Route
-    path: str
-    headers: Headers
-    raw: bytes
-    body: ParsedBody
-    fresh_id: str
-    tenant: Tenant | None = None
+    __slots__ = ("body", "fresh_id", "headers", "path", "raw", "route", "tenant")
+
+    def __init__(
+        self,
+        route: Route,
+        path: str,
+        headers: Headers,
+        raw: bytes,
+        body: ParsedBody,
+        fresh_id: str,
+        tenant: Tenant | None = None,
+    ) -> None:
+        self.route: Final = route
+        self.path: Final = path
+        self.headers: Final = headers
+        self.raw: Final = raw
+        self.body: Final = body
+        self.fresh_id: Final = fresh_id
+        self.tenant: Final = tenant
 
 
-class Classified(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True, free_list_len=1)
+class Classified:
     """A request as the scheduler and the gateway need it.
 
     Attributes:
@@ -73,31 +91,92 @@ class Classified(msgspec.Struct, gc=False):
         idempotency_key: the client's, empty if none.
     """
 
-    tenant: Tenant
-    band: int
-    band_name: str
-    pool: str
-    model: str
-    upstream_model: str | None
-    flow: str
-    work: WorkEstimate
-    predicted: Quantiles
-    ttl_s: float | None
-    deadline_s: float | None
-    request_id: str
-    depends_on: tuple[str, ...]
-    tier: str | None
-    max_output_tokens: int | None
-    clamped: bool
-    demoted: bool
-    language: str
-    idempotency_key: str
+    __slots__ = (
+        "_said",
+        "band",
+        "band_name",
+        "clamped",
+        "deadline_s",
+        "demoted",
+        "depends_on",
+        "flow",
+        "idempotency_key",
+        "language",
+        "max_output_tokens",
+        "model",
+        "pool",
+        "predicted",
+        "request_id",
+        "tenant",
+        "tier",
+        "ttl_s",
+        "upstream_model",
+        "work",
+    )
+
+    def __init__(
+        self,
+        *,
+        tenant: Tenant,
+        band: int,
+        band_name: str,
+        pool: str,
+        model: str,
+        upstream_model: str | None,
+        predicted: Quantiles,
+        said: Labels,
+        fresh_id: str,
+        tier: str | None,
+        max_output_tokens: int | None,
+        clamped: bool,
+        demoted: bool,
+    ) -> None:
+        self.tenant: Final = tenant
+        self.band: Final = band
+        self.band_name: Final = band_name
+        self.pool: Final = pool
+        self.model: Final = model
+        self.upstream_model: Final = upstream_model
+        self.flow: Final[str] = said.flow or tenant.name
+        self.work: Final = predicted.work
+        self.predicted: Final = predicted
+        self.ttl_s: Final = said.ttl_s
+        self.deadline_s: Final = said.deadline_s
+        self.request_id: Final[str] = said.request_id or fresh_id
+        self.depends_on: Final = said.depends_on
+        self.tier: Final = tier
+        self.max_output_tokens: Final = max_output_tokens
+        self.clamped: Final = clamped
+        self.demoted: Final = demoted
+        self.language: Final = said.language
+        self.idempotency_key: Final = said.idempotency_key
+        self._said: Final = said
+
+    def instead(self, pool: str, model: str) -> Classified:
+        """Return the same request as another model is asked, which teaches nothing of how long answers are."""
+        return Classified(
+            tenant=self.tenant,
+            band=self.band,
+            band_name=self.band_name,
+            pool=pool,
+            model=self.model,
+            upstream_model=model,
+            predicted=self.predicted.forgetful(),
+            said=self._said,
+            fresh_id=self.request_id,
+            tier=self.tier,
+            max_output_tokens=self.max_output_tokens,
+            clamped=self.clamped,
+            demoted=self.demoted,
+        )
 
 
-@dataclass(slots=True, frozen=True)
 class _Model:
-    pool: str
-    upstream: str | None
+    __slots__ = ("pool", "upstream")
+
+    def __init__(self, pool: str, upstream: str | None) -> None:
+        self.pool: Final = pool
+        self.upstream: Final = upstream
 
 
 class Classifier:
@@ -157,22 +236,32 @@ class Classifier:
         tenant = facts.tenant if facts.tenant is not None else self.identities.identify(headers)
         if isinstance(tenant, Refused):
             return tenant
-        name = body.model if isinstance(body.model, str) else ""
-        model = self._models.get(name) or self._other_model(name)
-        if isinstance(model, Refused):
-            return model
-        choice = self._bands.choose(tenant, headers=headers, path=facts.path, model=name, body=body)
+        named = body.model
+        name = named if isinstance(named, str) else ""
+        model = self._models.get(name)
+        if model is None:
+            other = self._other_model(name)
+            if isinstance(other, Refused):
+                return other
+            model = other
+        told = _NONE if _TOLD.isdisjoint(headers) else headers  # most say nothing
+        choice = self._bands.choose(tenant, headers=headers, words=told, path=facts.path, model=name, body=body)
         if isinstance(choice, Refused):
             return choice
-        said = read_labels(headers, tenant, facts.fresh_id)
+        said = read_labels(told, tenant)
         if isinstance(said, Refused):
             return said
-        placed = self._place(facts, tenant, pool=model.pool, band=choice.band)
-        if isinstance(placed, Refused):
-            return placed
-        band, predicted = placed
+        band, limit = choice.band, output_limit(body)
+        while True:
+            predicted = self._estimate(facts, tenant, model.pool, band, limit)
+            most = self._max_input[band]
+            if most is None or predicted.input_tokens <= most:
+                break
+            if tenant.strict_bands or band + 1 == len(self._band_names):
+                return self._too_large(most, band, predicted)
+            band += 1  # one band lower as long as the prompt is too long for it
         tier = None
-        if isinstance(body.service_tier, str) and facts.route is not Route.OTHER:  # others' answers stay as they are
+        if isinstance(body.service_tier, str) and facts.route is not _OTHER:  # others' answers stay as they are
             tier = self._bands.tier_of(band)
         return Classified(
             tenant=tenant,
@@ -181,24 +270,18 @@ class Classifier:
             pool=model.pool,
             model=name,
             upstream_model=model.upstream,
-            flow=said.flow,
-            work=predicted.work,
             predicted=predicted,
-            ttl_s=said.ttl_s,
-            deadline_s=said.deadline_s,
-            request_id=said.request_id,
-            depends_on=said.depends_on,
+            said=said,
+            fresh_id=facts.fresh_id,
             tier=tier,
             max_output_tokens=self._max_output[band],
             clamped=choice.clamped,
             demoted=band != choice.band,
-            language=said.language,
-            idempotency_key=said.idempotency_key,
         )
 
     def caller_band(self, tenant: Tenant, headers: Headers, path: str) -> Choice | Refused:
         """Return the band of a caller that sends no body (it waits for another request)."""
-        return self._bands.choose(tenant, headers=headers, path=path, model="", body=ParsedBody())
+        return self._bands.choose(tenant, headers=headers, words=headers, path=path, model="", body=ParsedBody())
 
     def learn(self, request: Classified, *, input_tokens: int | None, output_tokens: int | None) -> None:
         """Tell the predictor what a finished request really used."""
@@ -217,24 +300,21 @@ class Classifier:
             return Refused(Reason.BAD_REQUEST, f"model: expected one of {known}; got none", "model")
         return Refused(Reason.UNKNOWN_MODEL, f"model: expected one of {known}; got {name[:128]!r}", "model")
 
-    def _place(self, facts: Facts, tenant: Tenant, *, pool: str, band: int) -> tuple[int, Quantiles] | Refused:
-        """Estimate the work in a band, and go one band lower as long as the prompt is too long for it."""
-        limit = facts.body.output_limit
-        while True:
-            cap = self._max_output[band]
-            limit_here = cap if limit is None else limit if cap is None else min(limit, cap)
-            request = EstimateRequest(tenant.name, pool, band, facts.route, facts.raw, facts.body, limit_here)
-            predicted = self.predictor.predict(request)
-            most = self._max_input[band]
-            if most is None or predicted.input_tokens <= most:
-                return band, predicted
-            if tenant.strict_bands or band + 1 == len(self._band_names):
-                return Refused(
-                    Reason.TOO_LARGE,
-                    f"expected a prompt of at most {most} tokens in band {self._band_names[band]}, "
-                    f"got an estimated {predicted.input_tokens}",
-                )
-            band += 1
+    def _estimate(self, facts: Facts, tenant: Tenant, pool: str, band: int, limit: int | None) -> Quantiles:
+        """Estimate the work in a band, whose cap holds besides the request's own."""
+        cap = self._max_output[band]
+        if limit is None or (cap is not None and cap < limit):
+            limit = cap
+        return self.predictor.predict(
+            EstimateRequest(tenant.name, pool, band, facts.route, facts.raw, facts.body, limit)
+        )
+
+    def _too_large(self, most: int, band: int, predicted: Quantiles) -> Refused:
+        return Refused(
+            Reason.TOO_LARGE,
+            f"expected a prompt of at most {most} tokens in band {self._band_names[band]}, "
+            f"got an estimated {predicted.input_tokens}",
+        )
 
 
 def _models(settings: Settings) -> tuple[dict[str, _Model], _Model | None]:

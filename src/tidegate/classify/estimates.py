@@ -10,8 +10,7 @@ per tenant, model and band; without samples of its own a request takes those of 
 Invariants: tables are bounded; the same calls in the same order give the same estimates; estimates order and budget
 and never change an answer.
 
-What is made for every request is a ``msgspec.Struct``: it costs a third of a dataclass to make and, without
-cycles, needs no place in the garbage collector's lists.
+What is made for every request is a class that is written out: compiled, its fields are read without a look-up.
 """
 
 from __future__ import annotations
@@ -20,64 +19,82 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import accumulate
-from typing import Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
-import msgspec
-
-from tidegate.classify.body import ParsedBody
+from tidegate.classify.fields import ParsedBody
 from tidegate.classify.route import Route
 from tidegate.core import WorkEstimate
+from tidegate.core.compiling import mypyc_attr
 
-ASCII_BYTES_PER_TOKEN = 4.0
-CJK_BYTES_PER_TOKEN = 3.0
-EMBEDDED_BYTES_PER_TOKEN = 400.0
+ASCII_BYTES_PER_TOKEN: Final = 4.0
+CJK_BYTES_PER_TOKEN: Final = 3.0
+EMBEDDED_BYTES_PER_TOKEN: Final = 400.0
 """An image of 400 kB in base64 is about a thousand tokens to a vision model."""
 
-DEFAULT_OUTPUT_TOKENS = (200, 600, 1500)
+DEFAULT_OUTPUT_TOKENS: Final = (200, 600, 1500)
 """Output quantiles before anything is known: the conversation traces of 2023 and 2024 lie near these."""
 
-K = TypeVar("K")
 V = TypeVar("V")
+_Key = tuple[str | int, ...]
+"""Of tenant, pool and band those that the rows of a table stand for."""
 
-_SAMPLE_ABOVE = 8192
-_WINDOWS = 8
-_ESCAPES_MATTER = 50
-_BACKSLASH = ord("\\")
-_WINDOW = 256
-_DECAY = 0.99
-_PRIOR_TOKENS = 500.0
-_LEAST_FACTOR, _LARGEST_FACTOR = 0.1, 5.0
-_BUCKETS = 96
-_PER_OCTAVE = 4
-_REFRESH_EVERY = 16
-_QUANTILES = (0.5, 0.9, 0.99)
+_SAMPLE_ABOVE: Final = 8192
+_WINDOWS: Final = 8
+_ESCAPES_MATTER: Final = 50
+_BACKSLASH: Final = 92
+_WINDOW: Final = 256
+_DECAY: Final = 0.99
+_PRIOR_TOKENS: Final = 500.0
+_LEAST_FACTOR: Final = 0.1
+_LARGEST_FACTOR: Final = 5.0
+_BUCKETS: Final = 96
+_PER_OCTAVE: Final = 4
+_REFRESH_EVERY: Final = 16
+_QUANTILES: Final = (0.5, 0.9, 0.99)
+_EMBEDDINGS: Final = Route.EMBEDDINGS
+_OTHER: Final = Route.OTHER
 
 
-class EstimateRequest(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True, free_list_len=1)
+class EstimateRequest:
     """What a predictor may look at. ``limit`` is the lowest of the request's and the band's output caps."""
 
-    tenant: str
-    pool: str
-    band: int
-    route: Route
-    raw: bytes
-    body: ParsedBody
-    limit: int | None = None
+    __slots__ = ("band", "body", "limit", "pool", "raw", "route", "tenant")
+
+    def __init__(
+        self, tenant: str, pool: str, band: int, route: Route, raw: bytes, body: ParsedBody, limit: int | None = None
+    ) -> None:
+        self.tenant: Final = tenant
+        self.pool: Final = pool
+        self.band: Final = band
+        self.route: Final = route
+        self.raw: Final = raw
+        self.body: Final = body
+        self.limit: Final = limit
 
 
-class Quantiles(msgspec.Struct, gc=False):
+@mypyc_attr(acyclic=True, free_list_len=1)
+class Quantiles:
     """A prediction in tokens: input, and quantiles of the whole output (all choices).
 
     ``memo`` is the predictor's own: what ``learn`` needs of the request, so that nobody keeps its body for that.
     """
 
-    input_tokens: int
-    output_p50: int
-    output_p90: int
-    output_p99: int
-    memo: object = None
+    __slots__ = ("input_tokens", "memo", "output_p50", "output_p90", "output_p99")
+
+    def __init__(
+        self, input_tokens: int, output_p50: int, output_p90: int, output_p99: int, memo: object = None
+    ) -> None:
+        self.input_tokens: Final = input_tokens
+        self.output_p50: Final = output_p50
+        self.output_p90: Final = output_p90
+        self.output_p99: Final = output_p99
+        self.memo: Final = memo
+
+    def forgetful(self) -> Quantiles:
+        """Return the same prediction, of which nothing is learned."""
+        return Quantiles(self.input_tokens, self.output_p50, self.output_p90, self.output_p99)
 
     @property
     def work(self) -> WorkEstimate:
@@ -85,49 +102,63 @@ class Quantiles(msgspec.Struct, gc=False):
         return WorkEstimate(self.input_tokens, self.output_p50)
 
 
-class Predictor(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Predictor:
     """Predicts a request's work. MUST be deterministic, quick (it runs on every arrival) and MUST NOT raise."""
 
     def predict(self, request: EstimateRequest) -> Quantiles:
         """Return the prediction for one request."""
-        ...
+        raise NotImplementedError
 
     def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> None:
         """Take in what the request really used; ``None`` for what the engine did not tell."""
-        ...
+        raise NotImplementedError
 
 
-class _Memo(msgspec.Struct, gc=False):
-    factor: tuple[str, str]
-    own: tuple[str, str, int]
-    common: tuple[str, str, int]
-    first_count: float
-    choices: int
-    generates: bool
+@mypyc_attr(acyclic=True, free_list_len=1)
+class _Memo:
+    __slots__ = ("choices", "common", "factor", "first_count", "generates", "own")
+
+    def __init__(
+        self, factor: _Key, own: _Key, common: _Key, first_count: float, choices: int, *, generates: bool
+    ) -> None:
+        self.factor: Final = factor
+        self.own: Final = own
+        self.common: Final = common
+        self.first_count: Final = first_count
+        self.choices: Final = choices
+        self.generates: Final = generates
 
 
-class LearnedPredictor:
+class LearnedPredictor(Predictor):
     """The default predictor: a learned factor for the input, learned quantiles for the output."""
 
     def __init__(self, max_rows: int = 4096) -> None:
-        self._factors: _Table[tuple[str, str], _Factor] = _Table(_Factor, max_rows)
-        self._outputs: _Table[tuple[str, str, int], _Outputs] = _Table(_Outputs, max_rows)
+        self._factors: _Table[_Factor] = _Table(_Factor, max_rows)
+        self._own: _Table[_Outputs] = _Table(_Outputs, max_rows)
+        self._common: _Table[_Outputs] = _Table(_Outputs, max_rows)
 
     def predict(self, request: EstimateRequest) -> Quantiles:
         """Return the prediction for one request. Costs a few dictionary look-ups."""
-        raw, tenant, pool, body, route = request.raw, request.tenant, request.pool, request.body, request.route
+        raw, tenant, pool, route = request.raw, request.tenant, request.pool, request.route
         count = _count(raw) if len(raw) <= _SAMPLE_ABOVE else first_count(raw)
-        named = (tenant, pool)
-        factor = self._factors.get(named)
-        tokens = round(count if factor is None else count * factor.value) or 1
-        choices = 1 if body.n is None else min(max(body.n, 1), 128)
+        named: _Key = (tenant, pool)
+        factor = self._factors.rows.get(named)
+        tokens = int(count + 0.5) if factor is None else int(count * factor.value + 0.5)
+        if not tokens:
+            tokens = 1
+        wanted = request.body.n
+        choices = 1 if wanted is None else min(max(wanted, 1), 128)
         # Written token by token. Of routes that are not known, those are that take messages.
-        generates = route is not Route.EMBEDDINGS and (route is not Route.OTHER or bool(body.messages))
-        own, common = (tenant, pool, request.band), ("", pool, request.band)
-        memo = _Memo(named, own, common, count, choices, generates)
+        generates = route is not _EMBEDDINGS and (route is not _OTHER or bool(request.body.messages))
+        own: _Key = (tenant, pool, request.band)
+        common: _Key = (pool, request.band)
+        memo = _Memo(named, own, common, count, choices, generates=generates)
         if not generates:
             return Quantiles(tokens, 0, 0, 0, memo)
-        outputs = self._outputs.get(own) or self._outputs.get(common)
+        outputs = self._own.rows.get(own)
+        if outputs is None:
+            outputs = self._common.rows.get(common)
         p50, p90, p99 = DEFAULT_OUTPUT_TOKENS if outputs is None else outputs.quantiles
         limit = request.limit
         if limit is not None and limit < p99:
@@ -145,8 +176,8 @@ class LearnedPredictor:
             self._factors.touch(memo.factor).add(memo.first_count, input_tokens)
         if output_tokens is not None and memo.generates:
             bucket = _bucket(output_tokens // memo.choices)
-            self._outputs.touch(memo.own).add(bucket)
-            self._outputs.touch(memo.common).add(bucket)
+            self._own.touch(memo.own).add(bucket)
+            self._common.touch(memo.common).add(bucket)
 
 
 def first_count(raw: bytes) -> float:
@@ -179,7 +210,7 @@ def _count(text: bytes) -> float:
     return (size - high) / ASCII_BYTES_PER_TOKEN + high / CJK_BYTES_PER_TOKEN
 
 
-_TEXT_SIGNS = re.compile(rb'[ ",\\]')
+_TEXT_SIGNS: Final = re.compile(rb'[ ",\\]')
 """What base64 has not: a whole window without any of these is embedded data."""
 
 
@@ -209,15 +240,15 @@ class _Outputs:
     __slots__ = ("_samples", "_until", "_weight", "_weights", "quantiles")
 
     def __init__(self) -> None:
-        self._weights = [0.0] * _BUCKETS
+        self._weights: dict[int, float] = {}  # by bucket
         self._weight = 1.0
         self._samples = 0  # when the quantiles were read
         self._until = 1  # samples until they are read anew
         self.quantiles = DEFAULT_OUTPUT_TOKENS
 
     def add(self, bucket: int) -> None:
-        weight = self._weight
-        self._weights[bucket] += weight
+        weight, weights = self._weight, self._weights
+        weights[bucket] = weights[bucket] + weight if bucket in weights else weight
         self._weight = weight / _DECAY
         self._until = until = self._until - 1
         if not until:
@@ -229,19 +260,28 @@ class _Outputs:
         self._until = 1 if self._samples < _REFRESH_EVERY else _REFRESH_EVERY
         weight = self._weight
         if weight > 1e100:
-            self._weights = [old / weight for old in self._weights]
+            self._weights = {bucket: old / weight for bucket, old in self._weights.items()}
             self._weight = 1.0
         self.quantiles = self._read()
 
     def _read(self) -> tuple[int, int, int]:
-        sums = list(accumulate(self._weights))
-        p50, p90, p99 = (_middle(bisect_left(sums, quantile * sums[-1])) for quantile in _QUANTILES)
+        buckets = sorted(self._weights)
+        sums = list(accumulate([self._weights[bucket] for bucket in buckets]))
+        p50, p90, p99 = [_middle(buckets[bisect_left(sums, quantile * sums[-1])]) for quantile in _QUANTILES]
         return p50, p90, p99
 
 
-@lru_cache(8192)
+_buckets: Final[dict[int, int]] = {}
+_BUCKETS_KNOWN: Final = 8192
+
+
 def _bucket(tokens: int) -> int:
-    return min(int(math.log2(max(tokens, 0) + 1) * _PER_OCTAVE), _BUCKETS - 1)
+    bucket = _buckets.get(tokens)
+    if bucket is None:
+        bucket = min(int(math.log2(max(tokens, 0) + 1) * _PER_OCTAVE), _BUCKETS - 1)
+        if len(_buckets) < _BUCKETS_KNOWN:
+            _buckets[tokens] = bucket
+    return bucket
 
 
 def _middle(bucket: int) -> int:
@@ -249,19 +289,26 @@ def _middle(bucket: int) -> int:
     return max(0, round(2 ** ((bucket + 0.5) / _PER_OCTAVE) - 1))
 
 
-class _Table(dict[K, V]):
+class _Table(Generic[V]):
     """A bounded table: the row longest without a sample makes room."""
 
+    __slots__ = ("_most", "_new", "_newest", "rows")
+
     def __init__(self, new: Callable[[], V], most: int) -> None:
-        super().__init__()
         self._new = new
         self._most = most
+        self._newest: V | None = None
+        self.rows: dict[_Key, V] = {}
 
-    def touch(self, key: K) -> V:
-        row = self.pop(key, None)
+    def touch(self, key: _Key) -> V:
+        row = self.rows.get(key)
         if row is None:
-            if len(self) >= self._most:
-                del self[next(iter(self))]
+            if len(self.rows) >= self._most:
+                del self.rows[next(iter(self.rows))]
             row = self._new()
-        self[key] = row
+        elif row is self._newest:
+            return row
+        else:
+            del self.rows[key]
+        self.rows[key] = self._newest = row
         return row

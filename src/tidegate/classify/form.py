@@ -6,8 +6,9 @@ The form is not parsed beyond that: its parts are found by their delimiter, and 
 from __future__ import annotations
 
 import re
+from typing import Final
 
-import msgspec
+from tidegate.core.compiling import mypyc_attr
 
 MOST_PARTS = 64
 """Parts of a form that are looked at; official clients send the file and about five fields."""
@@ -18,11 +19,15 @@ _BOUNDARY = re.compile(rb';\s*boundary="?([!-~]{1,70}?)"?\s*(?:;|$)', re.IGNOREC
 _NAME = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?([^";\r\n]*)', re.IGNORECASE)
 
 
-class Place(msgspec.Struct, gc=False, frozen=True):
+@mypyc_attr(acyclic=True)
+class Place:
     """Where the value of a field stands in a body: ``raw[start:end]``."""
 
-    start: int
-    end: int
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start: Final = start
+        self.end: Final = end
 
 
 def is_form(headers: dict[bytes, bytes]) -> bool:

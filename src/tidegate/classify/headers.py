@@ -8,8 +8,9 @@ be in any case.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from itertools import compress
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Final
 
 from tidegate.classify.bands import BAND_HEADERS
 from tidegate.classify.identity import Headers
@@ -84,11 +85,14 @@ _NOT_DOWNSTREAM = frozenset(
         b"x-accel-buffering",
     }
 )
-_AS_IT_IS = (b"accept-encoding", b"identity")
+_AS_IT_IS: Final = (b"accept-encoding", b"identity")
 """The gateway reads usage and errors in the answer, so that it must come as it is."""
 _VENDOR = (b"x-ratelimit-", b"x-tidegate-", b"cf-", b"openai-")
 
-_LF, _CR, _NUL = b"\n\r\0"  # as numbers: looking for one by ``bytes`` raises and catches an error inside CPython
+# As numbers: looking for one by ``bytes`` raises and catches an error inside CPython.
+_LF: Final = 10
+_CR: Final = 13
+_NUL: Final = 0
 _TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -97,7 +101,14 @@ KNOWN_BYTES = 1024
 """Rows of header names that are remembered, and the longest that is: the same ones come again and again."""
 
 
-@dataclass(slots=True, frozen=True)
+_Taking = Callable[[RawHeaders], Iterable[tuple[bytes, bytes]]]
+
+
+def _taking(places: list[int]) -> _Taking:
+    """Make what takes the headers at some places; ``itemgetter`` does in one call, though only from two places on."""
+    return itemgetter(*places) if len(places) > 1 else lambda headers: [headers[place] for place in places]
+
+
 class _Row:
     """What names of headers say by themselves, whatever their values.
 
@@ -108,39 +119,40 @@ class _Row:
         lengths: places of ``content-length``.
         coded: there is a ``transfer-encoding``.
         connection: there is a ``connection``, whose value may name others that are for this hop only.
-        upstream: for each, whether it may go upstream as far as its name tells.
+        upstream: takes those that may go upstream as far as their names tell.
     """
 
-    valid: bool
-    twice: bytes | None
-    length: int
-    lengths: tuple[int, ...]
-    coded: bool
-    connection: bool
-    upstream: tuple[bool, ...]
+    __slots__ = ("coded", "connection", "length", "lengths", "twice", "upstream", "valid")
+
+    def __init__(self, names: tuple[bytes, ...]) -> None:
+        coded = b"transfer-encoding" in names
+        lengths = [place for place, name in enumerate(names) if name == b"content-length"]
+        self.valid: Final[bool] = b"" not in names and not b"".join(names).translate(None, _TOKEN_BYTES)
+        self.twice: Final = _twice(names)
+        self.length: Final[int] = lengths[0] if len(lengths) == 1 and not coded else -1
+        self.lengths: Final = lengths
+        self.coded: Final[bool] = coded
+        self.connection: Final[bool] = b"connection" in names
+        self.upstream: Final = _taking(
+            [
+                place
+                for place, name in enumerate(names)
+                if name not in _NOT_UPSTREAM and not name.startswith(b"x-tidegate-")
+            ]
+        )
 
 
-_rows: dict[tuple[bytes, ...], _Row] = {}
+_rows: Final[dict[tuple[bytes, ...], _Row]] = {}
 
 
 def _row_of(headers: RawHeaders) -> _Row:
-    names = next(zip(*headers, strict=True), ())
-    return _rows.get(names) or _read_row(names)
+    names = tuple([name for name, _ in headers])
+    row = _rows.get(names)
+    return _read_row(names) if row is None else row
 
 
 def _read_row(names: tuple[bytes, ...]) -> _Row:
-    twice = {name for name, times in Counter(names).items() if times > 1} if len(set(names)) != len(names) else ()
-    lengths = tuple(place for place, name in enumerate(names) if name == b"content-length")
-    coded = b"transfer-encoding" in names
-    row = _Row(
-        valid=b"" not in names and not b"".join(names).translate(None, _TOKEN_BYTES),
-        twice=next((name for name in names if name in twice and _says_one_thing(name)), None),
-        length=lengths[0] if len(lengths) == 1 and not coded else -1,
-        lengths=lengths,
-        coded=coded,
-        connection=b"connection" in names,
-        upstream=tuple(name not in _NOT_UPSTREAM and not name.startswith(b"x-tidegate-") for name in names),
-    )
+    row = _Row(names)
     if sum(map(len, names)) <= KNOWN_BYTES:
         if len(_rows) >= KNOWN_ROWS:
             _rows.clear()  # whoever sends others each time makes us read them, no more
@@ -148,7 +160,13 @@ def _read_row(names: tuple[bytes, ...]) -> _Row:
     return row
 
 
-@dataclass(slots=True, frozen=True)
+def _twice(names: tuple[bytes, ...]) -> bytes | None:
+    if len(set(names)) == len(names):
+        return None
+    twice = {name for name, times in Counter(names).items() if times > 1}
+    return next((name for name in names if name in twice and _says_one_thing(name)), None)
+
+
 class _AnswerRow:
     """What names of an answer's headers say by themselves.
 
@@ -156,31 +174,35 @@ class _AnswerRow:
         lower: the names in lower case.
         connection: there is a ``connection``.
         simple: all are in lower case, and there is no ``connection``.
-        downstream: for each, whether it may go to the client as far as its name tells.
+        downstream: takes those that may go to the client as far as their names tell.
         unmeasured: the same, without the length.
     """
 
-    lower: tuple[bytes, ...]
-    connection: bool
-    simple: bool
-    downstream: tuple[bool, ...]
-    unmeasured: tuple[bool, ...]
+    __slots__ = ("connection", "downstream", "lower", "simple", "unmeasured")
+
+    def __init__(self, names: tuple[bytes, ...]) -> None:
+        lower = [name.lower() for name in names]
+        down = [
+            place for place, name in enumerate(lower) if name not in _NOT_DOWNSTREAM and not name.startswith(_VENDOR)
+        ]
+        self.lower: Final = lower
+        self.connection: Final[bool] = b"connection" in lower
+        self.simple: Final[bool] = not self.connection and lower == list(names)
+        self.downstream: Final = _taking(down)
+        self.unmeasured: Final = _taking([place for place in down if lower[place] != b"content-length"])
 
 
-_answer_rows: dict[tuple[bytes, ...], _AnswerRow] = {}
+_answer_rows: Final[dict[tuple[bytes, ...], _AnswerRow]] = {}
+
+
+def _answer_row_of(headers: RawHeaders) -> _AnswerRow:
+    names = tuple([name for name, _ in headers])
+    row = _answer_rows.get(names)
+    return _read_answer_row(names) if row is None else row
 
 
 def _read_answer_row(names: tuple[bytes, ...]) -> _AnswerRow:
-    lower = tuple(name.lower() for name in names)
-    connection = b"connection" in lower
-    down = tuple(name not in _NOT_DOWNSTREAM and not name.startswith(_VENDOR) for name in lower)
-    row = _AnswerRow(
-        lower=lower,
-        connection=connection,
-        simple=lower == names and not connection,
-        downstream=down,
-        unmeasured=tuple(goes and name != b"content-length" for goes, name in zip(down, lower, strict=True)),
-    )
+    row = _AnswerRow(names)
     if sum(map(len, names)) <= KNOWN_BYTES:
         if len(_answer_rows) >= KNOWN_ROWS:
             _answer_rows.clear()  # engines choose names too
@@ -201,9 +223,11 @@ def check_headers(headers: RawHeaders, named: Headers | None = None) -> Refused 
     """
     if named is None or len(named) != len(headers):
         values = b"".join([value for _, value in headers])
+        row = _row_of(headers)
     else:
-        values = b"".join(named.values())
-    row = _row_of(headers)
+        values = b"".join(list(named.values()))
+        names = tuple(named)
+        row = _rows.get(names) or _read_row(names)
     if not row.valid:
         return _bad("expected header names of letters, digits and signs, got another byte in one")
     if _LF in values or _CR in values or _NUL in values:
@@ -277,12 +301,11 @@ def upstream_headers(headers: RawHeaders, *, request_id: str, credential: str | 
         credential: the backend's own key, sent as a bearer token.
     """
     row = _row_of(headers)
-    sent = list(compress(headers, row.upstream))
+    passed = row.upstream(headers)
     if row.connection:
         named = _named_by_connection(headers)
-        sent = [item for item in sent if item[0] not in named]
-    sent.append((b"x-request-id", request_id.encode("latin-1", "replace")))
-    sent.append(_AS_IT_IS)
+        passed = [item for item in passed if item[0] not in named]
+    sent = [*passed, (b"x-request-id", request_id.encode("latin-1", "replace")), _AS_IT_IS]
     if credential is not None:
         sent.append((b"authorization", b"Bearer " + credential.encode("latin-1", "replace")))
     return sent
@@ -294,22 +317,20 @@ def downstream_headers(headers: RawHeaders) -> RawHeaders:
     Vendor rate limits and retry hints belong to the gateway's shared account and would mislead a client; the gateway
     says its own. The length stays, since the bytes do.
     """
-    names = next(zip(*headers, strict=True), ())
-    row = _answer_rows.get(names) or _read_answer_row(names)
+    row = _answer_row_of(headers)
     return _passed(headers, row, row.downstream)
 
 
 def unmeasured_headers(headers: RawHeaders) -> RawHeaders:
     """Return the same without the length, for an answer whose bytes may be others."""
-    names = next(zip(*headers, strict=True), ())
-    row = _answer_rows.get(names) or _read_answer_row(names)
-    return list(compress(headers, row.unmeasured)) if row.simple else _passed(headers, row, row.unmeasured)
+    row = _answer_row_of(headers)
+    return [*row.unmeasured(headers)] if row.simple else _passed(headers, row, row.unmeasured)
 
 
-def _passed(headers: RawHeaders, row: _AnswerRow, kept: tuple[bool, ...]) -> RawHeaders:
+def _passed(headers: RawHeaders, row: _AnswerRow, taking: _Taking) -> RawHeaders:
     headers = [(name, value) for name, (_, value) in zip(row.lower, headers, strict=True)]
-    named = _named_by_connection(headers) if row.connection else ()
-    return [item for item in compress(headers, kept) if item[0] not in named]
+    named = _named_by_connection(headers) if row.connection else frozenset()
+    return [item for item in taking(headers) if item[0] not in named]
 
 
 def answer_headers(*, request_id: str, band: str, queue_s: float) -> RawHeaders:

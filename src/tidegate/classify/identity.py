@@ -10,11 +10,9 @@ words that client libraries want in place of a key, such as ``EMPTY``, count as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.classify.outcome import Refused
 from tidegate.config import ANONYMOUS
@@ -28,24 +26,33 @@ if TYPE_CHECKING:
 Headers = dict[bytes, bytes]
 """Request headers by lower-case name."""
 
-PLACEHOLDERS = frozenset(
+PLACEHOLDERS: Final = frozenset(
     {b"", b"empty", b"none", b"null", b"anonymous", b"not-needed", b"no-key", b"sk-no-key-required"}
 )
 """What people write where a client library insists on a key, in lower case. They count as no key."""
+
+_LONGEST_PLACEHOLDER: Final = 18
+_KNOWN_HOSTS: Final = 16
+_hosts: Final[dict[bytes, bool]] = {}
+"""Hosts that were judged; few, since clients choose them."""
 
 _FOREIGN = (b"origin", b"forwarded", b"x-forwarded-for")
 _LOCAL_NAMES = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 
 
-@dataclass(slots=True, frozen=True)
 class Tenant:
     """A caller as classification needs it. Bands are indexes, 0 is the highest."""
 
-    name: str
-    band: int
-    max_band: int
-    trusted: bool = False
-    strict_bands: bool = False
+    __slots__ = ("band", "max_band", "name", "strict_bands", "trusted")
+
+    def __init__(
+        self, name: str, band: int, max_band: int, *, trusted: bool = False, strict_bands: bool = False
+    ) -> None:
+        self.name: Final = name
+        self.band: Final = band
+        self.max_band: Final = max_band
+        self.trusted: Final = trusted
+        self.strict_bands: Final = strict_bands
 
 
 class Identities:
@@ -123,18 +130,25 @@ def _bytes(digest: str) -> bytes:
 def presented_key(headers: Headers) -> bytes | Refused | None:
     """Return the key that a request shows: ``Authorization: Bearer``, else ``api-key``, else ``x-api-key``."""
     if (value := headers.get(b"authorization")) is not None:
-        scheme, _, key = value.strip().partition(b" ")
-        if scheme.lower() != b"bearer":
-            return _unauthorized("expected Authorization: Bearer KEY, got another scheme")
-        if (key := key.strip()).lower() not in PLACEHOLDERS:
+        if value.startswith(b"Bearer "):  # as nearly all write it
+            key = value[7:].strip()
+        else:
+            scheme, _, key = value.strip().partition(b" ")
+            if scheme.lower() != b"bearer":
+                return _unauthorized("expected Authorization: Bearer KEY, got another scheme")
+            key = key.strip()
+        if _is_key(key):
             return key
     for name in (b"api-key", b"x-api-key"):
-        if (value := headers.get(name)) is not None and (key := value.strip()).lower() not in PLACEHOLDERS:
+        if (value := headers.get(name)) is not None and _is_key(key := value.strip()):
             return key
     return None
 
 
-@lru_cache(maxsize=16)  # few, since clients choose them
+def _is_key(word: bytes) -> bool:
+    return len(word) > _LONGEST_PLACEHOLDER or word.lower() not in PLACEHOLDERS
+
+
 def is_loopback_host(host: bytes | None) -> bool:
     """Whether a ``Host`` header names this machine: ``localhost``, a name under it, or a loopback address.
 
@@ -142,10 +156,19 @@ def is_loopback_host(host: bytes | None) -> bool:
     """
     if host is None:
         return False
+    known = _hosts.get(host)
+    return _judged(host) if known is None else known
+
+
+def _judged(host: bytes) -> bool:
     name, colon, port = host.rpartition(b":")
     if not colon or not port.isdigit():
         name = host
-    return name in _LOCAL_NAMES or _is_loopback_name(name.decode("latin-1").lower())
+    loopback = name in _LOCAL_NAMES or _is_loopback_name(name.decode("latin-1").lower())
+    if len(_hosts) >= _KNOWN_HOSTS:
+        _hosts.clear()
+    _hosts[host] = loopback
+    return loopback
 
 
 def foreign_host(host: bytes | None) -> Refused:

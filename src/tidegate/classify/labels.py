@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-
-import msgspec
+from typing import Final
 
 from tidegate.classify.identity import Headers, Tenant
 from tidegate.classify.outcome import Refused
 from tidegate.core import Reason
+from tidegate.core.compiling import mypyc_attr
 
 TTL_HEADERS = (b"x-tidegate-ttl", b"x-llm-d-inference-ttl")
 READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
@@ -31,27 +31,45 @@ _DURATION = re.compile(r"(-?)(\d{1,12}(?:\.\d{0,12})?)(ms|s|min|h|d)?")
 _UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_FAIRNESS_ID = 128
 _MAX_KEY = 255
-_LABELS = frozenset(
+LABELS: Final = frozenset(
     {*TTL_HEADERS, READ_TIMEOUT_HEADER, *FAIRNESS_HEADERS, DEPENDS_HEADER, NAME_HEADER, LANGUAGE_HEADER, KEY_HEADER}
 )
+"""Headers by which a request says something about itself."""
 
 
-class Labels(msgspec.Struct, gc=False):
-    """All of it together; see ``Classified``."""
+@mypyc_attr(acyclic=True)
+class Labels:
+    """All of it together; see ``Classified``. Empty names: it says none."""
 
-    request_id: str
-    flow: str
-    ttl_s: float | None = None
-    deadline_s: float | None = None
-    depends_on: tuple[str, ...] = ()
-    language: str = "en"
-    idempotency_key: str = ""
+    __slots__ = ("deadline_s", "depends_on", "flow", "idempotency_key", "language", "request_id", "ttl_s")
+
+    def __init__(
+        self,
+        request_id: str = "",
+        flow: str = "",
+        ttl_s: float | None = None,
+        deadline_s: float | None = None,
+        depends_on: tuple[str, ...] = (),
+        *,
+        language: str = "en",
+        idempotency_key: str = "",
+    ) -> None:
+        self.request_id: Final = request_id
+        self.flow: Final = flow
+        self.ttl_s: Final = ttl_s
+        self.deadline_s: Final = deadline_s
+        self.depends_on: Final = depends_on
+        self.language: Final = language
+        self.idempotency_key: Final = idempotency_key
 
 
-def read_labels(headers: Headers, tenant: Tenant, fresh: str) -> Labels | Refused:
-    """Return what a request of ``tenant`` says about itself; ``fresh`` is a name for one that has none."""
-    if _LABELS.isdisjoint(headers):
-        return Labels(fresh, tenant.name)
+_NOTHING_SAID: Final = Labels()
+
+
+def read_labels(headers: Headers, tenant: Tenant) -> Labels | Refused:
+    """Return what a request of ``tenant`` says about itself,."""
+    if not headers:
+        return _NOTHING_SAID
     limits = time_limits(headers)
     if isinstance(limits, Refused):
         return limits
@@ -59,22 +77,23 @@ def read_labels(headers: Headers, tenant: Tenant, fresh: str) -> Labels | Refuse
     if isinstance(depends_on, Refused):
         return depends_on
     return Labels(
-        request_name(headers, fresh),
+        request_name(headers),
         fairness_id(headers, tenant),
-        *limits,
+        limits[0],
+        limits[1],
         depends_on,
-        language(headers),
-        headers.get(KEY_HEADER, b"").decode("latin-1")[:_MAX_KEY],
+        language=language(headers),
+        idempotency_key=headers.get(KEY_HEADER, b"").decode("latin-1")[:_MAX_KEY],
     )
 
 
-def request_name(headers: Headers, fresh: str) -> str:
-    """Return the request's own name (``x-request-id``), or ``fresh`` when it has none or one that may not be used."""
+def request_name(headers: Headers) -> str:
+    """Return the request's own name (``x-request-id``), empty when it has none or one that may not be used."""
     value = headers.get(NAME_HEADER)
     if value is None:
-        return fresh
+        return ""
     name = value.decode("latin-1")
-    return name if _NAME.fullmatch(name) else fresh
+    return name if _NAME.fullmatch(name) else ""
 
 
 def dependencies(headers: Headers) -> tuple[str, ...] | Refused:

@@ -13,7 +13,7 @@ from enum import Enum
 import msgspec
 from msgspec import UNSET, Raw
 
-from tidegate.classify.body import ParsedBody
+from tidegate.classify.fields import ParsedBody
 
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _CAPPED = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")

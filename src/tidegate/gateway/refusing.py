@@ -134,8 +134,7 @@ class Refuser:
         other = self._instead[classified.band]
         if other is None or refusal.reason is not Reason.SHED or other.pool == classified.pool or call.begun:
             return None
-        predicted = msgspec.structs.replace(classified.predicted, memo=None)  # it learns nothing of another model
-        return msgspec.structs.replace(classified, pool=other.pool, upstream_model=other.name, predicted=predicted)
+        return classified.instead(other.pool, other.name)
 
     async def failed(self, call: Call, send: Send, reason: Reason, detail: str, asked: Asked) -> None:
         """Answer a request that had a seat and got nothing from its backend."""
