@@ -66,10 +66,8 @@ def parse_body(raw: bytes, route: Route) -> ParsedBody | Refused:
 
 def output_limit(body: ParsedBody) -> int | None:
     """Return the least number of output tokens that a body allows each choice, ``None`` when it names none."""
-    least: int | float | None = None
     value = body.max_tokens
-    if value is not _UNSET:
-        least = _lesser(value, None)
+    least = None if value is _UNSET else _lesser(value, None)
     value = body.max_completion_tokens
     if value is not _UNSET:
         least = _lesser(value, least)

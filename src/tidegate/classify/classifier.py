@@ -251,9 +251,13 @@ class Classifier:
         said = read_labels(told, tenant)
         if isinstance(said, Refused):
             return said
-        band, limit = choice.band, output_limit(body)
+        band, asked = choice.band, output_limit(body)
         while True:
-            predicted = self._estimate(facts, tenant, model.pool, band, limit)
+            cap = self._max_output[band]
+            limit = asked if asked is not None and (cap is None or asked < cap) else cap
+            predicted = self.predictor.predict(
+                EstimateRequest(tenant.name, model.pool, band, facts.route, facts.raw, body, limit)
+            )
             most = self._max_input[band]
             if most is None or predicted.input_tokens <= most:
                 break
@@ -299,15 +303,6 @@ class Classifier:
         if not name:
             return Refused(Reason.BAD_REQUEST, f"model: expected one of {known}; got none", "model")
         return Refused(Reason.UNKNOWN_MODEL, f"model: expected one of {known}; got {name[:128]!r}", "model")
-
-    def _estimate(self, facts: Facts, tenant: Tenant, pool: str, band: int, limit: int | None) -> Quantiles:
-        """Estimate the work in a band, whose cap holds besides the request's own."""
-        cap = self._max_output[band]
-        if limit is None or (cap is not None and cap < limit):
-            limit = cap
-        return self.predictor.predict(
-            EstimateRequest(tenant.name, pool, band, facts.route, facts.raw, facts.body, limit)
-        )
 
     def _too_large(self, most: int, band: int, predicted: Quantiles) -> Refused:
         return Refused(

@@ -137,16 +137,12 @@ def presented_key(headers: Headers) -> bytes | Refused | None:
             if scheme.lower() != b"bearer":
                 return _unauthorized("expected Authorization: Bearer KEY, got another scheme")
             key = key.strip()
-        if _is_key(key):
+        if len(key) > _LONGEST_PLACEHOLDER or key.lower() not in PLACEHOLDERS:
             return key
     for name in (b"api-key", b"x-api-key"):
-        if (value := headers.get(name)) is not None and _is_key(key := value.strip()):
+        if (value := headers.get(name)) is not None and (key := value.strip()).lower() not in PLACEHOLDERS:
             return key
     return None
-
-
-def _is_key(word: bytes) -> bool:
-    return len(word) > _LONGEST_PLACEHOLDER or word.lower() not in PLACEHOLDERS
 
 
 def is_loopback_host(host: bytes | None) -> bool:
