@@ -115,7 +115,8 @@ class Names:
         """Note that a ticket bears its name from now on; return the work when some waited for it to appear."""
         name = entry.called = full_name(entry.ticket, entry.ticket.name)
         self._live[name] = entry
-        self._done.pop(name, None)
+        if name in self._done:
+            del self._done[name]
         work = self._unknown.pop(name, None) if self._unknown else None
         if work is not None:
             work.entry = entry

@@ -115,7 +115,13 @@ class Driver(Questions):
         if len(actions) == 1 and not (self._working or self._todo):  # the most common by far
             only = actions[0]
             if type(only) is Dispatch and only.ticket is ticket:
-                self._begin(only.lease, waiter)
+                lease = only.lease
+                self._leases[lease.id] = lease
+                self._working = True
+                try:
+                    self._tell(lease, waiter)
+                finally:
+                    self._working = False
                 self._look_ahead()
                 return
         waiters.setdefault(ticket.id, (ticket, waiter))
@@ -147,7 +153,9 @@ class Driver(Questions):
             reason: row of the refusal table when the request failed after its dispatch.
         """
         number = lease.id
-        if self._leases.pop(number, None) is None:
+        if number in self._leases:
+            del self._leases[number]
+        else:
             log.warning("lease.released_twice", lease=lease.id, request_id=lease.ticket.id)
             return
         if lease.ticket.stoppable:
@@ -336,15 +344,6 @@ class Driver(Questions):
             self.release(lease, Release(Outcome.CANCELLED))
             return
         self._tell(lease, entry[1])
-
-    def _begin(self, lease: Lease, waiter: TicketWaiter) -> None:
-        """Tell the waiter of a newcomer that has its seat at once."""
-        self._leases[lease.id] = lease
-        self._working = True
-        try:
-            self._tell(lease, waiter)
-        finally:
-            self._working = False
 
     def _tell(self, lease: Lease, waiter: TicketWaiter) -> None:
         if lease.ticket.stoppable and isinstance(waiter, StoppableWaiter):

@@ -57,14 +57,12 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         self.total += value
-        if not self._above < value <= self._upto:
-            self._find(value)
-        self.counts[self._bucket] += 1
-
-    def _find(self, value: float) -> None:
-        """Turn to the bucket of a value."""
+        if self._above < value <= self._upto:
+            self.counts[self._bucket] += 1
+            return
         bounds = self.bounds
         bucket = self._bucket = bisect_left(bounds, value)
+        self.counts[bucket] += 1
         self._above = bounds[bucket - 1] if bucket else -INFINITE
         self._upto = bounds[bucket] if bucket < len(bounds) else INFINITE
 
@@ -178,11 +176,3 @@ class BandAccount:
         self.request = Histogram(REQUEST_BOUNDS_S)
         self.input_ratio = Histogram(RATIO_BOUNDS)
         self.output_ratio = Histogram(RATIO_BOUNDS)
-
-    def seat(self, backend: str) -> None:
-        """Count one more that runs."""
-        self.running[backend] = self.running.get(backend, 0) + 1
-
-    def unseat(self, backend: str) -> None:
-        """Count one less that runs."""
-        self.running[backend] = self.running.get(backend, 0) - 1

@@ -171,7 +171,7 @@ class Recorder:
         ticket, outcome, held_s = lease.ticket, release.outcome, now - lease.started
         band, tenant = ticket.band, ticket.tenant
         account = self._bands[band]
-        account.unseat(lease.backend)
+        account.running[lease.backend] = account.running.get(lease.backend, 0) - 1
         account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
         account.request.observe(held_s + lease.waited_s)
         if reason is not None:
@@ -200,7 +200,7 @@ class Recorder:
     def requeued(self, now: float, lease: Lease) -> None:
         """Count a lease that came to nothing: its ticket waits again, so it has not ended."""
         account = self._bands[lease.ticket.band]
-        account.unseat(lease.backend)
+        account.running[lease.backend] = account.running.get(lease.backend, 0) - 1
         account.depth += 1
         account.depth_max.note(now, account.depth)
 
@@ -263,7 +263,7 @@ class Recorder:
         else:
             account.queue_wait.observe(lease.waited_s)
             self.usage.dispatched(ticket.tenant, lease.waited_s)
-        account.seat(lease.backend)
+        account.running[lease.backend] = account.running.get(lease.backend, 0) + 1
         work = ticket.work
         turn = account if lease.band == band else self._bands[lease.band]
         turn.dispatched += 1
