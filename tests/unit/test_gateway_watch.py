@@ -207,3 +207,31 @@ def test_an_end_counts_for_three_pieces_and_open_choices_are_none() -> None:
         watch.piece(piece)
         seen.append(watch.complete)
     assert seen == [False] * 5 + [True] * 3 + [False] * 2 + [True]
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (
+            b'{"id":"x","usage":{"prompt_tokens":3,"completion_tokens":4},"system_fingerprint":null}\n',
+            (False, Used(3, 4)),
+        ),
+        (b'{"usage":{"prompt_tokens":3},"choices":[{"usage":{"prompt_tokens":9}}]}', (False, Used(3))),
+        (b'{"usage":{"prompt_tokens":3},"timings":{"usage":{"prompt_tokens":9}}}', (False, Used(3))),
+        (b'{"usage":{"prompt_tokens":3},"usage":{"prompt_tokens":5}}', (False, Used(5))),
+        (b'{"usage":{"prompt_tokens":3},"object":"usage"}', (False, Used(3))),
+        (b'{"usage":{"prompt_tokens":3},"text":"the \\"usage\\": {"}', (False, Used(3))),
+        (b'{"usage":{"prompt_tokens":3},"the \\"usage":{"prompt_tokens":9}}', (False, Used(3))),
+        (b'{"text":"\\u00e9","usage":{"prompt_tokens":3}}', (False, Used(3))),
+        (b'{"usage":{"prompt_tokens":3},"\\u0065rror":{"message":"no"}}', (True, Used(3))),
+        (b'{"usage":{"prompt_tokens":3},"us\\u0061ge":{"prompt_tokens":5}}', (False, Used(5))),
+        (b'{"text":"\\"error\\"","usage":{"prompt_tokens":3}}', (False, Used(3))),
+        (b'{"error":{"message":"no"},"usage":{"prompt_tokens":3}}', (True, Used(3))),
+        (b'{"usage":{"prompt_tokens":"three"}}', (False, NOTHING)),
+        (b'{"usage":null}', (False, NOTHING)),
+        (b'{"usage":{"prompt_tokens":3}', (False, NOTHING)),
+        (b'"usage"', (False, NOTHING)),
+    ],
+)
+def test_the_usage_of_a_whole_answer_is_that_of_its_top_level(body: bytes, found: tuple[bool, Used]) -> None:
+    assert inspect_whole(body) == found

@@ -97,7 +97,8 @@ class Answering:
         if call.reason is not None:
             headers.append((b"x-tidegate-reason", call.reason.encode()))
         call.status = response.status
-        if _link(exchange).answer(response.status, headers, content):
+        link = exchange.link
+        if link is not None and link.answer(response.status, headers, content):
             return None
         return call.answer(send, response.status, headers, content)
 
