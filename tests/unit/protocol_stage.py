@@ -73,7 +73,7 @@ class Rig:
         self.state = ServerState()
 
     def connect(self) -> tuple[ClientProtocol, FakeTransport]:
-        protocol = self.config.http_protocol_class(self.config, self.state, {})  # type: ignore[call-arg]
+        protocol: Any = self.config.http_protocol_class(self.config, self.state, {})  # type: ignore[call-arg]
         assert isinstance(protocol, ClientProtocol)
         transport = FakeTransport()
         transport.protocol = protocol

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.gateway import cycle
+from tidegate.gateway import head
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.protocol import ClientProtocol, sweep
 from unit.protocol_stage import FakeTransport, Rig
@@ -60,6 +60,7 @@ async def test_an_answer_with_a_length_is_sent_as_it_is_and_the_connection_kept(
         GET, start(LENGTH, (b"X-Name", b"v\xe4\tlue")), piece(b"o", more=True), piece(b"k")
     )
     head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert protocol.cycle is not None
     assert head.split(b"\r\n") == [b"HTTP/1.1 200 OK", b"content-length: 2", b"x-name: v\xe4\tlue"]
     assert (body, transport.closed, protocol.cycle.keep_alive) == (b"ok", False, True)
 
@@ -96,14 +97,14 @@ async def test_nor_is_a_name_that_is_no_token(name: bytes) -> None:
 
 
 async def test_names_are_remembered_within_bounds_and_a_percent_sign_is_only_a_sign() -> None:
-    for number in range(2 * cycle._MOST_PLANS):
+    for number in range(2 * head._MOST_PLANS):
         name = b"X-%%b-%d" % number
         _, transport, _ = await answered(GET, start((name, b"100 %"), (b"Content-Length", b"2")), piece(b"ok"))
         assert b"\r\n%b: 100 %%\r\ncontent-length: 2\r\n" % name.lower() in transport.written
-        assert len(cycle._plans) <= cycle._MOST_PLANS
-    before = len(cycle._plans)
-    await answered(GET, start((b"x" * (cycle._LONGEST_PLAN + 1), b"1")), piece())
-    assert len(cycle._plans) == before
+        assert len(head._plans) <= head._MOST_PLANS
+    before = len(head._plans)
+    await answered(GET, start((b"x" * (head._LONGEST_PLAN + 1), b"1")), piece())
+    assert len(head._plans) == before
 
 
 @pytest.mark.parametrize("body", [b"", b"ok"])
@@ -278,6 +279,7 @@ async def test_a_body_in_many_pieces_costs_no_more_for_each_of_them() -> None:
     protocol, transport = Rig(app, Limits()).connect()
     protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1002\r\n\r\n")
     Counted.measured = 0
+    assert protocol.cycle is not None
     for _ in range(1_000):
         protocol.cycle.feed(Counted(b"x"))
         assert not protocol.cycle.full

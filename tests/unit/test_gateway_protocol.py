@@ -114,6 +114,7 @@ async def test_pipelined_requests_are_dropped_and_the_connection_ends_with_the_a
     await turn()
     assert len(app.links) == 1
     assert transport.reading
+    assert protocol.cycle is not None
     assert protocol.cycle.keep_alive is False
     transport.close()
     await turn()
@@ -275,6 +276,7 @@ async def test_garbage_behind_a_request_does_not_get_into_its_answer() -> None:
     protocol.data_received(b"\x00\x01 garbage\r\n\r\n")
     protocol.data_received(GET)
     assert (transport.written, transport.closed) == (b"", False)
+    assert protocol.cycle is not None
     assert protocol.cycle.keep_alive is False
     transport.close()
     assert app.left == 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +11,8 @@ from tidegate.backends import Broken
 from tidegate.classify import Route
 from tidegate.gateway.beginning import read_beginning
 from tidegate.gateway.call import Call
+from tidegate.gateway.flow import Flow
+from tidegate.gateway.link import Answer, ClientLink
 from tidegate.gateway.relay import Relayed, relay_stream
 from tidegate.testing import ManualClock
 from unit.response_stage import response_of_test
@@ -29,21 +30,20 @@ def anyio_backend() -> str:
 
 
 class Prompt:
-    """A client that takes all at once, until it is told otherwise."""
+    """A client that takes all at once, until it is told otherwise; pieces are kept without their framing."""
 
     def __init__(self, sent: list[bytes] | None = None) -> None:
-        self.gone = self.paused = False
-        self.on_gone: Callable[[], None] | None = None
         self.sent: list[bytes] = [] if sent is None else sent
+        wire = cast(asyncio.Transport, self)
+        self.flow = Flow(wire)
+        self.link = ClientLink(wire, self.flow, {})
+        self.link.cycle = Answer()
+        self.link.cycle.flowing = True
 
-    def pass_on(self, piece: bytes, chunk: bytes | None) -> bool:
-        assert chunk is None
-        if not self.paused:
-            self.sent.append(piece)
-        return not self.paused
-
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        raise AssertionError((status, headers, body))
+    def write(self, data: bytes) -> None:
+        size, _, rest = data.partition(b"\r\n")
+        assert rest == rest[: int(size, 16)] + b"\r\n"
+        self.sent.append(rest[:-2])
 
 
 async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
@@ -62,7 +62,7 @@ async def broken_off(*pieces: bytes) -> tuple[Relayed, list[dict[str, Any]]]:
 
     call = Call("id", 0.0)
     relayed = await relay_stream(
-        call, response, send, client=Prompt(), clock=clock, first=beginning.start, watch=beginning.watch
+        call, response, send, client=Prompt().link, clock=clock, first=beginning.start, watch=beginning.watch
     )
     return relayed, sent
 
@@ -96,7 +96,13 @@ async def relayed_while_it_comes(client: Prompt) -> tuple[list[bytes], list[int]
 
     relay = asyncio.ensure_future(
         relay_stream(
-            Call("id", 0.0), response, send, client=client, clock=clock, first=beginning.start, watch=beginning.watch
+            Call("id", 0.0),
+            response,
+            send,
+            client=client.link,
+            clock=clock,
+            first=beginning.start,
+            watch=beginning.watch,
         )
     )
     await asyncio.sleep(0)
@@ -119,7 +125,7 @@ async def test_pieces_go_out_as_they_come_to_a_client_that_keeps_up() -> None:
 
 async def test_pieces_wait_in_order_for_a_client_that_does_not() -> None:
     client = Prompt()
-    client.paused = True
+    client.flow.pause_writing()
     sent, gone, relayed = await relayed_while_it_comes(client)
     assert gone == [1] * 5
     assert b"".join(sent) == WORD + b"".join(WORD.replace(b"word", b"%d" % number) for number in range(5)) + DONE

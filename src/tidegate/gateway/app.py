@@ -1,4 +1,4 @@
-"""The gateway as one plain ASGI callable: find the route, answer, write the log line.
+"""The gateway as one plain application: find the route, answer, write the log line.
 
 No framework, no middleware, no task of its own for a request. The routes that run on a model are in ``completions``;
 the others are small and answered from here.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -19,7 +18,6 @@ from tidegate.classify import (
     RawHeaders,
     Refused,
     Route,
-    by_name,
     check_headers,
     foreign_host,
     is_loopback_host,
@@ -27,10 +25,9 @@ from tidegate.classify import (
 )
 from tidegate.config import Settings
 from tidegate.core import Outcome, Reason
-from tidegate.gateway.body import Receive
-from tidegate.gateway.call import Call, Send
+from tidegate.gateway.call import Call
 from tidegate.gateway.completions import Completions
-from tidegate.gateway.link import ClientLink
+from tidegate.gateway.cycle import Application, AsgiApp, Cycle
 from tidegate.gateway.models import Models
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import PATH as REQUESTS
@@ -41,13 +38,10 @@ from tidegate.telemetry.traces import Traces
 
 log = structlog.get_logger("tidegate.gateway")
 
-Scope = Mapping[str, Any]
-AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
-
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 JSON = (b"content-type", b"application/json")
 SERVED = (Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS, Route.RESPONSES)
-_SERVED = {route.value: route for route in SERVED}
+_SERVED: Final[dict[str, Route]] = {route.value: route for route in SERVED}
 MODELS = "/v1/models"
 HEALTH = ("/livez", "/readyz")
 JOBS = ("/v1/files", "/v1/batches")
@@ -55,8 +49,8 @@ PATHS = (*SERVED, MODELS, f"{REQUESTS}NAME", *HEALTH)
 READ = ("GET", "HEAD")
 
 
-class Gateway:
-    """The ASGI callable that clients speak to."""
+class Gateway(Application):
+    """The application that clients speak to."""
 
     def __init__(
         self,
@@ -87,22 +81,23 @@ class Gateway:
         self._ids = itertools.count(1)
         self._prefix = f"req-{secrets.token_hex(6)}-"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, cycle: Cycle) -> None:
         """Answer one request."""
         call = Call(f"{self._prefix}{next(self._ids):x}", self._clock.now())
-        link: ClientLink = scope["state"]["link"]
+        link = cycle.link
         link.request_id = call.request_id
-        route = _SERVED.get(scope["path"])
-        if route is None and scope["path"] in HEALTH:
-            await self._health(call, scope, send)
+        path = cycle.path
+        route = _SERVED.get(path)
+        if route is None and path in HEALTH:
+            await self._health(call, cycle)
             return
         if self._traces is not None:
-            call.trace = self._traces.begin(scope["method"], scope["path"], scope["headers"])
+            call.trace = self._traces.begin(cycle.method, path, cycle.headers)
         try:
-            if route is not None and scope["method"] == "POST":
-                await self._completions.run(call, route, scope, receive, send)
+            if route is not None and cycle.method == "POST":
+                await self._completions.run(call, route, cycle)
             else:
-                await self._answer(call, scope, receive, send)
+                await self._other(call, cycle)
         except asyncio.CancelledError:
             if not link.gone:  # the server ends: whoever began the task answers
                 if not call.started:
@@ -114,7 +109,7 @@ class Gateway:
             if call.started:
                 link.cut()
             else:
-                await self._refuser.fault(call, send)
+                await self._refuser.fault(call, cycle.send)
         finally:
             if link.refused:
                 self._refuser.past(call, link.refused)
@@ -124,67 +119,67 @@ class Gateway:
                 if call.trace is not None:
                     call.trace.end(line)
 
-    async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"]
+    async def _other(self, call: Call, cycle: Cycle) -> None:
+        method, path = cycle.method, cycle.path
         if path in _SERVED:
-            await self._wrong_method(call, scope, send, allowed=b"POST")
+            await self._wrong_method(call, cycle, allowed=b"POST")
         elif path == MODELS or path.startswith((MODELS + "/", REQUESTS)):
             if method in READ:
-                await self._look_up(call, scope, send, path=path)
+                await self._look_up(call, cycle, path=path)
             else:
-                await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
+                await self._wrong_method(call, cycle, allowed=b"GET, HEAD")
         elif path in JOBS or path.startswith(tuple(f"{root}/" for root in JOBS)):
-            await self._batch(call, scope, receive, send)
-        elif method == "POST" and may_pass(scope["raw_path"]):
-            await self._completions.run(call, Route.OTHER, scope, receive, send)
+            await self._batch(call, cycle)
+        elif method == "POST" and may_pass(cycle.raw_path):
+            await self._completions.run(call, Route.OTHER, cycle)
         else:
             detail = (
                 f"expected one of {', '.join((*SERVED, MODELS, REQUESTS + 'NAME', *HEALTH))}; got {method} {path[:200]}"
             )
-            await self._refuse(call, scope, send, Refused(Reason.BAD_REQUEST, detail, status=404))
+            await self._refuse(call, cycle, Refused(Reason.BAD_REQUEST, detail, status=404))
 
-    async def _health(self, call: Call, scope: Scope, send: Send) -> None:
+    async def _health(self, call: Call, cycle: Cycle) -> None:
         """Answer a probe. No log line: there is one every few seconds."""
-        if scope["method"] not in READ:
-            await self._wrong_method(call, scope, send, allowed=b"GET, HEAD")
+        if cycle.method not in READ:
+            await self._wrong_method(call, cycle, allowed=b"GET, HEAD")
             return
-        host = by_name(scope["headers"]).get(b"host")
+        host = cycle.link.named.get(b"host")
         if self._local_only and not is_loopback_host(host):
-            await self._refuse(call, scope, send, foreign_host(host))
+            await self._refuse(call, cycle, foreign_host(host))
             return
-        problem = self._driver.not_ready() if scope["path"] == "/readyz" else None
+        problem = self._driver.not_ready() if cycle.path == "/readyz" else None
         headers = [TEXT, *call.headers(call.arrived)]
-        await call.answer(send, 503 if problem else 200, headers, f"{problem or 'ok'}\n".encode())
+        await call.answer(cycle.send, 503 if problem else 200, headers, f"{problem or 'ok'}\n".encode())
 
-    async def _look_up(self, call: Call, scope: Scope, send: Send, *, path: str) -> None:
-        headers: RawHeaders = scope["headers"]
-        named = by_name(headers)
-        tenant = check_headers(headers) or self._classifier.identify(named)
+    async def _look_up(self, call: Call, cycle: Cycle, *, path: str) -> None:
+        named = cycle.link.named
+        tenant = check_headers(cycle.headers, named) or self._classifier.identify(named)
         if isinstance(tenant, Refused):
-            await self._refuse(call, scope, send, tenant)
+            await self._refuse(call, cycle, tenant)
             return
         if path.startswith(REQUESTS):
-            name, link = path[len(REQUESTS) :], scope["state"]["link"]
-            query: bytes = scope["query_string"]
-            found = await self._requests.ask(tenant, named, link, wait_id=call.request_id, name=name, query=query)
+            name = path[len(REQUESTS) :]
+            found = await self._requests.ask(
+                tenant, named, cycle.link, wait_id=call.request_id, name=name, query=cycle.query
+            )
         else:
             found = self._models.find(path[len(MODELS) + 1 :])
         if isinstance(found, Refused):
-            await self._refuse(call, scope, send, found)
+            await self._refuse(call, cycle, found)
             return
         call.ended(Outcome.COMPLETED)
-        await call.answer(send, 200, [JSON, *call.headers(self._clock.now())], found)
+        await call.answer(cycle.send, 200, [JSON, *call.headers(self._clock.now())], found)
 
-    async def _batch(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _batch(self, call: Call, cycle: Cycle) -> None:
         """Pass a request on to the routes of batch jobs, with its tenant."""
-        headers: RawHeaders = scope["headers"]
-        tenant = check_headers(headers) or self._classifier.identify(by_name(headers))
+        named = cycle.link.named
+        tenant = check_headers(cycle.headers, named) or self._classifier.identify(named)
         if isinstance(tenant, Refused):
-            await self._refuse(call, scope, send, tenant)
+            await self._refuse(call, cycle, tenant)
             return
         if self._jobs is None:
             detail = "batch jobs are not set up on this gateway: its settings have no block jobs"
-            await self._refuse(call, scope, send, Refused(Reason.BAD_REQUEST, detail, status=404))
+            await self._refuse(call, cycle, Refused(Reason.BAD_REQUEST, detail, status=404))
             return
 
         async def told(message: dict[str, Any]) -> None:
@@ -192,17 +187,17 @@ class Gateway:
                 call.status = message["status"]
                 call.ended(Outcome.COMPLETED if call.status < 400 else Outcome.REJECTED)
                 message = {**message, "headers": [*message["headers"], *call.headers(self._clock.now())]}
-            await send(message)
+            await cycle.send(message)
 
-        await self._jobs({**scope, "state": {**scope["state"], "tenant": tenant}}, receive, told)
+        scope = cycle.scope()
+        scope["state"]["tenant"] = tenant
+        await self._jobs(scope, cycle.receive, told)
 
-    async def _wrong_method(self, call: Call, scope: Scope, send: Send, *, allowed: bytes) -> None:
-        detail = f"expected {allowed.decode()}, got {scope['method'][:20]}"
+    async def _wrong_method(self, call: Call, cycle: Cycle, *, allowed: bytes) -> None:
+        detail = f"expected {allowed.decode()}, got {cycle.method[:20]}"
         refused = Refused(Reason.BAD_REQUEST, detail, status=405)
-        await self._refuse(call, scope, send, refused, extra=[(b"allow", allowed)])
+        await self._refuse(call, cycle, refused, extra=[(b"allow", allowed)])
 
-    async def _refuse(
-        self, call: Call, scope: Scope, send: Send, refused: Refused, *, extra: RawHeaders | None = None
-    ) -> None:
-        headers, link = by_name(scope["headers"]), scope["state"]["link"]
-        await self._refuser.early(call, send, refused, headers=headers, link=link, extra=extra)
+    async def _refuse(self, call: Call, cycle: Cycle, refused: Refused, *, extra: RawHeaders | None = None) -> None:
+        link = cycle.link
+        await self._refuser.early(call, cycle.send, refused, headers=link.named, link=link, extra=extra)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
-
-import msgspec
+from typing import Any, Final
 
 from tidegate.classify import Classified, RawHeaders, answer_headers
 from tidegate.core import Lease, Outcome, Reason
@@ -16,12 +14,15 @@ from tidegate.telemetry.traces import Trace
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-CLIENT_LEFT = 499
+CLIENT_LEFT: Final = 499
 """Status in logs only, for a client that did not wait."""
 
+_FAILED: Final = Outcome.FAILED
+_UNKNOWN: Final = NOTHING
 
-class Call(msgspec.Struct, gc=False):
-    """One request, a struct because those are built in a quarter of the time. Times are ``now`` values in seconds.
+
+class Call:
+    """One request. Times are ``now`` values in seconds.
 
     Attributes:
         request_id: what answers call it.
@@ -38,19 +39,33 @@ class Call(msgspec.Struct, gc=False):
         broken: the answer had begun and has no form in which its end could be told: the connection must end.
     """
 
-    request_id: str
-    arrived: float
-    classified: Classified | None = None
-    lease: Lease | None = None
-    first_at: float | None = None
-    status: int = 0
-    outcome: Outcome = Outcome.FAILED
-    reason: Reason | None = None
-    used: Used = NOTHING
-    instead: str = ""
-    tenant: str = ""
-    trace: Trace | None = None
-    broken: bool = False
+    __slots__ = (
+        "arrived", "broken", "classified", "first_at", "instead", "lease", "outcome", "reason", "request_id", "status",
+        "tenant", "trace", "used",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request_id: str,
+        arrived: float,
+        classified: Classified | None = None,
+        *,
+        status: int = 0,
+        first_at: float | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.arrived = arrived
+        self.classified = classified
+        self.lease: Lease | None = None
+        self.first_at = first_at
+        self.status = status
+        self.outcome = _FAILED
+        self.reason: Reason | None = None
+        self.used: Used = _UNKNOWN
+        self.instead = ""
+        self.tenant = ""
+        self.trace: Trace | None = None
+        self.broken = False
 
     @property
     def started(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from tidegate.backends import BackendError, Response, pause_s, rate_limit, tells_limits
@@ -17,7 +17,6 @@ from tidegate.classify import (
     Classifier,
     Facts,
     Headers,
-    RawHeaders,
     Refused,
     Route,
     Tenant,
@@ -33,9 +32,10 @@ from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import Answering, reason_of
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, at_hand, read_beginning
-from tidegate.gateway.body import Receive, read_body, too_long
+from tidegate.gateway.body import read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
+from tidegate.gateway.cycle import Cycle
 from tidegate.gateway.exchange import Exchange, outcome_for
 from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, target_of
@@ -113,10 +113,9 @@ class Completions:
         self._heartbeat_s = gateway.queue_heartbeat_after
         self._crowd.most = gateway.max_connections_per_tenant
 
-    async def run(self, call: Call, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+    async def run(self, call: Call, route: Route, cycle: Cycle) -> None:
         """Answer one request. Raises ``CancelledError`` when its client left."""
-        headers: RawHeaders = scope["headers"]
-        link: ClientLink = scope["state"]["link"]
+        headers, link, send = cycle.headers, cycle.link, cycle.send
         named = link.named
         tenant = check_headers(headers, named) or self._classifier.identify(named)
         if not isinstance(tenant, Refused):
@@ -128,11 +127,10 @@ class Completions:
         try:
             raw: bytes | Refused | None = check_json(named, forms=route is _OTHER)
             if raw is None:
-                cycle = link.cycle
-                raw = None if cycle is None else cycle.body_at_hand(self._max_body)
+                raw = cycle.body_at_hand(self._max_body)
                 if raw is None:
-                    raw = too_long(named, self._max_body) or await read_body(receive, self._max_body)
-            asked = self._understand(call, route, scope, tenant, named, raw) if isinstance(raw, bytes) else raw
+                    raw = too_long(named, self._max_body) or await read_body(cycle.receive, self._max_body)
+            asked = self._understand(call, route, cycle, tenant, named, raw) if isinstance(raw, bytes) else raw
             raw = None  # ``asked`` lets it go while it waits and once it is answered, and nothing else may keep it
             if asked is None or link.gone:
                 call.left()
@@ -212,7 +210,7 @@ class Completions:
                 exchange.lose(Reason.UPSTREAM_TIMEOUT)
 
     def _understand(
-        self, call: Call, route: Route, scope: Mapping[str, Any], tenant: Tenant, named: Headers, raw: bytes
+        self, call: Call, route: Route, cycle: Cycle, tenant: Tenant, named: Headers, raw: bytes
     ) -> Asked | Refused:
         """Read and classify."""
         form, place = route is _OTHER and is_form(named), None
@@ -224,7 +222,7 @@ class Completions:
                 return read
             body = read
         countable = b"" if form else raw  # sound and pictures have no text to count
-        facts = Facts(route, scope["path"], named, countable, body, call.request_id, tenant)
+        facts = Facts(route, cycle.path, named, countable, body, call.request_id, tenant)
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
@@ -233,8 +231,8 @@ class Completions:
             self._recorder.clamped(classified.band)
         if classified.demoted:
             self._recorder.demoted(classified.band)
-        target = scope["raw_path"] if route is _OTHER else b""
-        return Asked(route, scope["headers"], raw, body, classified, target=target, form=form, model_at=place)
+        target = cycle.raw_path if route is _OTHER else b""
+        return Asked(route, cycle.headers, raw, body, classified, target=target, form=form, model_at=place)
 
     async def _turned_away(
         self,

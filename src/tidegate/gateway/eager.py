@@ -13,7 +13,13 @@ import asyncio
 import contextvars
 from collections.abc import Coroutine, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+_task: Final = asyncio.Task
+_context: Final = contextvars.copy_context
+_current: Final = asyncio.current_task
+_enter: Final = asyncio._enter_task
+_leave: Final = asyncio._leave_task
 
 
 def begin(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -22,50 +28,45 @@ def begin(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None])
     It is the current task meanwhile, so that it can be cancelled and use time-outs as any other. One that has ended is
     done a turn later.
     """
-    begun, context = _Begun(coroutine), contextvars.copy_context()
-    task: asyncio.Task[None] = asyncio.Task(begun, loop=loop, context=context)
-    outer = asyncio.current_task(loop)
+    begun, context = _Begun(coroutine), _context()
+    task: asyncio.Task[None] = _task(begun, loop=loop, context=context)
+    outer = _current(loop)
     if outer is not None:
-        asyncio._leave_task(loop, outer)
-    asyncio._enter_task(loop, task)
+        _leave(loop, outer)
+    _enter(loop, task)
     try:
-        context.run(begun.start)
+        begun.waits_for = context.run(coroutine.send, None)
+    except StopIteration:
+        begun.end = StopIteration()
+    except BaseException as error:  # noqa: BLE001 - for the task to raise
+        begun.end = error
     finally:
-        asyncio._leave_task(loop, task)
+        _leave(loop, task)
         if outer is not None:
-            asyncio._enter_task(loop, outer)
+            _enter(loop, outer)
     return task
 
 
 class _Begun(Coroutine[Any, Any, None]):
-    """What its task sees of a coroutine whose first step is taken before the task asks for it."""
+    """What its task sees of a coroutine whose first step is taken before the task asks for it.
 
-    __slots__ = ("_ahead", "_coroutine", "_end", "_waits_for")
+    Attributes:
+        waits_for: what the first step ended with, until the task knows.
+        end: or how the coroutine ended in it.
+    """
+
+    __slots__ = ("_ahead", "_coroutine", "end", "waits_for")
 
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine
-        self._ahead = False  # a step further than the task knows
-        self._waits_for: asyncio.Future[Any] | None = None
-        self._end: BaseException | None = None
-
-    def start(self) -> None:
-        """Take the first step."""
-        self._ahead = True
-        try:
-            self._waits_for = self._coroutine.send(None)
-        except StopIteration:
-            self._end = StopIteration()
-        except BaseException as error:  # noqa: BLE001 - for the task to raise
-            self._end = error
+        self._ahead = True  # a step further than the task knows
+        self.waits_for: asyncio.Future[Any] | None = None
+        self.end: BaseException | None = None
 
     def send(self, value: Any) -> Any:
         """Tell how the first step ended, then take the others."""
         if not self._ahead:
             return self._coroutine.send(value)
-        if self._end is None:
-            self._ahead = False
-            waits_for, self._waits_for = self._waits_for, None
-            return waits_for
         return self._catch_up()
 
     def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> Any:  # noqa: ARG002
@@ -84,8 +85,8 @@ class _Begun(Coroutine[Any, Any, None]):
 
     def _catch_up(self) -> asyncio.Future[Any] | None:
         self._ahead = False
-        waits_for, self._waits_for = self._waits_for, None
-        end, self._end = self._end, None
+        waits_for, self.waits_for = self.waits_for, None
+        end, self.end = self.end, None
         if end is not None:
             raise end
         return waits_for

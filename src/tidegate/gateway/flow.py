@@ -1,4 +1,4 @@
-"""uvicorn's flow control in a tenth of its memory: what waits is made when somebody waits.
+"""Flow control in a tenth of uvicorn's memory: what waits is made when somebody waits.
 
 An ``asyncio.Event`` holds a deque, hence 760 bytes, and uvicorn makes two for each connection, which hardly anybody
 ever waits for. With 5,000 open streams that is 7 MB.
@@ -7,8 +7,6 @@ ever waits for. With 5,000 open streams that is 7 MB.
 from __future__ import annotations
 
 import asyncio
-
-from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class Bell:
@@ -40,8 +38,15 @@ class Bell:
         return await self._event.wait()
 
 
-class Flow(FlowControl):
-    """Whether a client's connection wants more, and whether we want more of it."""
+class Flow:
+    """Whether a client's connection wants more, and whether we want more of it.
+
+    Attributes:
+        read_paused: nothing is read from it for now.
+        write_paused: it has enough of what was sent.
+    """
+
+    __slots__ = ("_transport", "_writable", "read_paused", "write_paused")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -53,6 +58,18 @@ class Flow(FlowControl):
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was sent."""
         await self._writable.wait()
+
+    def pause_reading(self) -> None:
+        """Read nothing more, until ``resume_reading``."""
+        if not self.read_paused:
+            self.read_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, if it was paused."""
+        if self.read_paused:
+            self.read_paused = False
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         """The transport has enough."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(slots=True, frozen=True)
 class Limits:
     """Bounds of one client connection. Times in seconds, sizes in bytes.
 
@@ -19,9 +16,21 @@ class Limits:
             connection, so that they never send into one that is being closed.
     """
 
-    max_connections: int = 20_000
-    max_head: int = 65_536
-    head_timeout_s: float = 10.0
-    body_stall_s: float = 30.0
-    write_stall_s: float = 30.0
-    keep_alive_s: float = 75.0
+    __slots__ = ("body_stall_s", "head_timeout_s", "keep_alive_s", "max_connections", "max_head", "write_stall_s")
+
+    def __init__(
+        self,
+        *,
+        max_connections: int = 20_000,
+        max_head: int = 65_536,
+        head_timeout_s: float = 10.0,
+        body_stall_s: float = 30.0,
+        write_stall_s: float = 30.0,
+        keep_alive_s: float = 75.0,
+    ) -> None:
+        self.max_connections = max_connections
+        self.max_head = max_head
+        self.head_timeout_s = head_timeout_s
+        self.body_stall_s = body_stall_s
+        self.write_stall_s = write_stall_s
+        self.keep_alive_s = keep_alive_s

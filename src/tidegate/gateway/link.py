@@ -1,37 +1,29 @@
-"""What a request knows of its client's connection.
-
-``Link`` is what the rest of the gateway asks of it; rows of batch jobs have one too, with no connection behind it.
-"""
+"""What a request knows of its client's connection."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
-from tidegate.classify import Headers
-from tidegate.gateway.cycle import Cycle
+from tidegate.classify import Headers, RawHeaders
 from tidegate.gateway.flow import Flow
 
 
-class Link(Protocol):
-    """One request's hold on its client.
+class Answer:
+    """An answer on its way to a client, as far as it goes past the application's ``send``; see ``Cycle``.
 
     Attributes:
-        gone: the client left.
-        on_gone: called once when it does.
+        flowing: what has been sent is written, and more may follow as chunks.
     """
 
-    gone: bool
-    on_gone: Callable[[], None] | None
+    __slots__ = ("flowing",)
 
-    def pass_on(self, piece: bytes, chunk: bytes | None) -> bool:
-        """Send a piece of a body now, if the client keeps up; whether it was sent. See ``ClientLink.pass_on``."""
-        ...
+    def __init__(self) -> None:
+        self.flowing = False
 
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Send a whole answer now, if the client keeps up; whether it was sent. See ``ClientLink.answer``."""
-        ...
+    def whole(self, status: int, headers: RawHeaders, body: bytes) -> bool:
+        """Send all of it at once; whether it was sent."""
+        raise NotImplementedError
 
 
 class ClientLink:
@@ -43,22 +35,22 @@ class ClientLink:
         last: end the connection after this answer, although the request has not been read to its end.
         named: the request's headers by name.
         request_id: what the application calls the request.
-        cycle: the request and its answer, from the end of its head to the end of its answer.
+        cycle: the request's answer, from the end of its head to the end of its answer.
         refused: status that the client got past the application, which is told that it left; 0: none.
     """
 
     __slots__ = ("_flow", "_transport", "cycle", "gone", "last", "named", "on_gone", "refused", "request_id")
 
     def __init__(self, transport: asyncio.Transport, flow: Flow, named: Headers) -> None:
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
         self._transport = transport
         self._flow = flow
         self.named = named
-        self.cycle: Cycle | None = None
-        self.gone = False
+        self.cycle: Answer | None = None
         self.last = False
         self.request_id = ""
         self.refused = 0
-        self.on_gone: Callable[[], None] | None = None
 
     def hang_up(self) -> None:
         """Note that the client left; tell the request once."""
@@ -83,7 +75,7 @@ class ClientLink:
         self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunk is None else chunk)
         return True
 
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         """Send a whole answer past the application's ``send``; whether it was sent.
 
         Args:

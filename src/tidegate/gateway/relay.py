@@ -12,7 +12,7 @@ from tidegate.backends import BackendError, Broken, Response
 from tidegate.classify import RawHeaders, unmeasured_headers
 from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.call import Call, Send
-from tidegate.gateway.link import Link
+from tidegate.gateway.link import ClientLink
 from tidegate.gateway.watch import StreamWatch, inspect_whole, with_tier
 from tidegate.runtime import Clock
 
@@ -65,7 +65,7 @@ async def send_head(call: Call, response: Response, send: Send) -> None:
 
 
 async def relay_stream(
-    call: Call, response: Response, send: Send, *, client: Link, clock: Clock, first: bytes, watch: StreamWatch
+    call: Call, response: Response, send: Send, *, client: ClientLink, clock: Clock, first: bytes, watch: StreamWatch
 ) -> Relayed:
     """Send head and body of a stream up to its end, but leave the client's side open where it failed.
 

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from collections.abc import Generator
+from typing import Any, cast
 
 import uvicorn
 
 from tidegate.config import Address
+from tidegate.gateway.cycle import Application, AsgiApp
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.protocol import client_protocol, sweep
 from tidegate.runtime import Parted, Rounds
@@ -21,14 +22,14 @@ SWEEP_S = 1.0
 
 
 class ClientServer(uvicorn.Server):
-    """Serve an ASGI callable ``app`` to clients within ``limits``; ``start`` and ``stop`` instead of ``run``.
+    """Serve an ``app``, ASGI's or ours, to clients within ``limits``; ``start`` and ``stop`` instead of ``run``.
 
     With ``listener``, a socket that listens already, nothing is bound.
     """
 
     def __init__(
         self,
-        app: Callable[..., Awaitable[None]],
+        app: Application | AsgiApp,
         *,
         address: Address,
         limits: Limits,
@@ -36,7 +37,7 @@ class ClientServer(uvicorn.Server):
         listener: socket.socket | None = None,
     ) -> None:
         config = uvicorn.Config(
-            app,
+            cast(AsgiApp, app),  # uvicorn only hands it to each connection
             interface="asgi3",
             http=client_protocol(limits),
             ws="none",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
 from urllib.parse import unquote
 
 from httptools import parse_url
@@ -12,14 +13,17 @@ MOST, LONGEST = 256, 256
 Target = tuple[str, bytes, bytes]
 """The path, the path as it came, and the query."""
 
-known: dict[bytes, Target] = {}
-"""Those that are remembered, for callers that cannot spare a call."""
+known: Final[dict[bytes, Target]] = {}
+"""Those that are remembered."""
 
 
 def read_target(url: bytes) -> Target:
     """Take a target apart, and remember it. Raises ``HttpParserInvalidURLError``."""
-    parsed = parse_url(url)
-    path = parsed.path.decode("ascii")
+    target = known.get(url)
+    if target is not None:
+        return target
+    parsed: Any = parse_url(url)  # whose query may be None, against what its types say
+    path: str = parsed.path.decode("ascii")
     target = unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
     if len(url) <= LONGEST:
         if len(known) >= MOST:
