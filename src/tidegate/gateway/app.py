@@ -7,7 +7,6 @@ the others are small and answered from here.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
 from typing import Any, Final
 
@@ -78,12 +77,13 @@ class Gateway(Application):
         self._jobs = jobs
         self._traces = traces
         self._local_only = settings.gateway.listen.is_loopback
-        self._ids = itertools.count(1)
+        self._count = 0
         self._prefix = f"req-{secrets.token_hex(6)}-"
 
     async def answer(self, cycle: Cycle) -> None:
         """Answer one request."""
-        call = Call(f"{self._prefix}{next(self._ids):x}", self._clock.now())
+        self._count += 1
+        call = Call(self._prefix + hex(self._count)[2:], self._clock.now())
         link = cycle.link
         link.request_id = call.request_id
         path = cycle.path

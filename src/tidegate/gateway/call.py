@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tidegate.classify import Classified, RawHeaders, answer_headers
 from tidegate.core import Lease, Outcome, Reason
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.watch import NOTHING, Used
 from tidegate.telemetry.log import RequestLine
 from tidegate.telemetry.traces import Trace
@@ -21,6 +22,7 @@ _FAILED: Final = Outcome.FAILED
 _UNKNOWN: Final = NOTHING
 
 
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Call:
     """One request. Times are ``now`` values in seconds.
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 from uvicorn.server import ServerState
 
 from tidegate.classify import RawHeaders
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.bare import draining
 from tidegate.gateway.flow import Bell, Flow
-from tidegate.gateway.head import STATUS_LINE, Plan, lines_of, plan_of
+from tidegate.gateway.head import Plan, plan_of, rendered
 from tidegate.gateway.link import Answer, ClientLink
 from tidegate.gateway.target import Target
 
@@ -38,7 +40,8 @@ _FAULT_HEADERS: Final = [
     (b"content-type", b"text/plain; charset=utf-8"),
     (b"content-length", b"%d" % len(_FAULT)),
 ]
-_LENGTH: Final = b"content-length"
+_name: Final[Callable[[tuple[bytes, bytes]], bytes]] = itemgetter(0)
+_value: Final[Callable[[tuple[bytes, bytes]], bytes]] = itemgetter(1)
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -92,6 +95,7 @@ class Peer:
         raise NotImplementedError
 
 
+@mypyc_attr(free_list_len=1)
 class Cycle(Answer):
     """See the module docstring.
 
@@ -308,27 +312,17 @@ class Cycle(Answer):
         peer = self._peer
         if self.response_started or self.disconnected or self.flow.write_paused or peer is None:
             return False
-        names: list[bytes] = []
-        values: list[bytes] = []
-        defaults: RawHeaders = peer.server_state.default_headers
-        for name, value in defaults:
-            names.append(name)
-            values.append(value)
-        for name, value in headers:
-            names.append(name)
-            values.append(value)
-        names.append(_LENGTH)
-        values.append(b"%d" % len(body))
-        plan = plan_of(tuple(names))
+        pairs = [*peer.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
+        plan, values = plan_of(tuple(map(_name, pairs))), list(map(_value, pairs))
         bodiless = status == 204 or status == 304 or self.method == "HEAD"
         if self.keep_alive and not bodiless and not plan.connections:
-            out = b"%b%b\r\n%b" % (STATUS_LINE[status], lines_of(plan, tuple(values)), body)
+            out = rendered(status, plan, values, body)
             self.response_started = True
             self.waiting_for_100_continue = False
             self.transport.write(out)
             self._complete()
         else:
-            self._frame(status, plan, tuple(values))
+            self._frame(status, plan, values)
             self.response_started = True
             self.waiting_for_100_continue = False
             self._body(body, more=False)
@@ -338,11 +332,10 @@ class Cycle(Answer):
         """Render the head."""
         peer = self._peer
         defaults = () if peer is None else peer.server_state.default_headers
-        headers = (*defaults, *headers)
-        names = tuple([name for name, _ in headers])
-        self._frame(status, plan_of(names), tuple([value for _, value in headers]))
+        pairs: RawHeaders = [*defaults, *headers]
+        self._frame(status, plan_of(tuple(map(_name, pairs))), list(map(_value, pairs)))
 
-    def _frame(self, status: int, plan: Plan, values: tuple[bytes, ...]) -> None:
+    def _frame(self, status: int, plan: Plan, values: list[bytes]) -> None:
         """Render the head, and say how the body is framed."""
         length: int | None = None
         if plan.length is not None:
@@ -353,17 +346,18 @@ class Cycle(Answer):
         ends = False
         for place in plan.connections:
             ends = ends or b"close" in values[place].lower()
-        head = lines_of(plan, values)
         without_body = status == 204 or status == 304 or self.method == "HEAD"
         self._chunked = length is None and not without_body and not self._old
+        framing = b""
         if self._chunked:
-            head += b"transfer-encoding: chunked\r\n"
+            framing = b"transfer-encoding: chunked\r\n"
         elif length is None and not without_body:
             self.keep_alive = False
         self.keep_alive = self.keep_alive and not ends
         if not self.keep_alive and not ends:
-            head += b"connection: close\r\n"
-        self._head = b"%b%b\r\n" % (STATUS_LINE[status], head)
+            framing += b"connection: close\r\n"
+        head = rendered(status, plan, values, b"")
+        self._head = head[:-2] + framing + b"\r\n" if framing else head
         self._left = 0 if without_body else length
 
     def _body(self, body: bytes, *, more: bool) -> None:

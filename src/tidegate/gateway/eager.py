@@ -15,6 +15,11 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, Final
 
+from tidegate.core.compiling import mypyc_attr
+
+NAME: Final = "begun early"
+"""Of each such task: to number them costs as much as to make them current."""
+
 _task: Final = asyncio.Task
 _context: Final = contextvars.copy_context
 _current: Final = asyncio.current_task
@@ -29,7 +34,7 @@ def begin(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None])
     done a turn later.
     """
     begun, context = _Begun(coroutine), _context()
-    task: asyncio.Task[None] = _task(begun, loop=loop, context=context)
+    task: asyncio.Task[None] = _task(begun, loop=loop, name=NAME, context=context)
     outer = _current(loop)
     if outer is not None:
         _leave(loop, outer)
@@ -47,6 +52,7 @@ def begin(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None])
     return task
 
 
+@mypyc_attr(free_list_len=1)
 class _Begun(Coroutine[Any, Any, None]):
     """What its task sees of a coroutine whose first step is taken before the task asks for it.
 

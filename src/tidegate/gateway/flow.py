@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
+from tidegate.core.compiling import mypyc_attr
 
+
+@mypyc_attr(free_list_len=1)
 class Bell:
     """An ``asyncio.Event`` that is small while nobody waits for it.
 

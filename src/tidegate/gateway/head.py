@@ -22,15 +22,16 @@ class Plan:
     """What the names of an answer's headers make of its head.
 
     Attributes:
-        lines: what ``%`` makes the header lines of, with the values.
+        parts: what stands between the values, from the end of the status line to the beginning of the body, and empty
+            places for all of these.
         length: place of ``content-length``, ``None`` without one.
         connections: places of ``connection``.
     """
 
-    __slots__ = ("connections", "length", "lines")
+    __slots__ = ("connections", "length", "parts")
 
-    def __init__(self, lines: bytes, length: int | None, connections: tuple[int, ...]) -> None:
-        self.lines = lines
+    def __init__(self, parts: list[bytes], length: int | None, connections: tuple[int, ...]) -> None:
+        self.parts = parts
         self.length = length
         self.connections = connections
 
@@ -43,12 +44,16 @@ def plan_of(names: tuple[bytes, ...]) -> Plan:
     return _plans.get(names) or _planned(names)
 
 
-def lines_of(plan: Plan, values: tuple[bytes, ...]) -> bytes:
-    """Return header lines. The values must not hold control characters, else ``RuntimeError``."""
+def rendered(status: int, plan: Plan, values: list[bytes], rest: bytes) -> bytes:
+    """Return a head, and the rest behind it. The values must not hold control characters, else ``RuntimeError``."""
     text = b"".join(values)
     if text.translate(_OTHERS) != text:
         raise RuntimeError("expected header values without control characters")
-    return plan.lines % values
+    parts = plan.parts.copy()
+    parts[0] = STATUS_LINE[status]
+    parts[2:-1:2] = values
+    parts[-1] = rest
+    return b"".join(parts)
 
 
 def _planned(names: tuple[bytes, ...]) -> Plan:
@@ -60,8 +65,12 @@ def _planned(names: tuple[bytes, ...]) -> Plan:
         raise RuntimeError("expected an answer without transfer-encoding, which is not the application's")
     if lower.count(b"content-length") > 1:
         raise RuntimeError("expected one content-length, of digits")
+    parts = [b""]
+    for place, name in enumerate(lower):
+        parts += (name + b": " if place == 0 else b"\r\n" + name + b": ", b"")
+    parts += (b"\r\n\r\n" if lower else b"\r\n", b"")
     plan = Plan(
-        lines=b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in lower]),
+        parts=parts,
         length=lower.index(b"content-length") if b"content-length" in lower else None,
         connections=tuple([place for place, name in enumerate(lower) if name == b"connection"]),
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from tidegate.classify import Headers, RawHeaders
+from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.flow import Flow
 
 
@@ -26,6 +27,7 @@ class Answer:
         raise NotImplementedError
 
 
+@mypyc_attr(free_list_len=1)
 class ClientLink:
     """One request's view of its connection: has the client left, whom to tell, and how to cut it.
 

@@ -34,8 +34,7 @@ from tidegate.gateway.eager import begin
 from tidegate.gateway.flow import Flow
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.link import ClientLink
-from tidegate.gateway.names import lowered, method_of, wants_leave
-from tidegate.gateway.target import read_target
+from tidegate.gateway.target import known, read_target
 
 SPARE: Final = 100
 """Connections beyond the limit that are still told why they are refused."""
@@ -101,7 +100,6 @@ class ClientProtocol(Peer):
             self._refuse(503, "too_many_connections", f"All {most} connections (gateway.max_connections) are taken.")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request, and let go of everything: the collector shall find nothing."""
         self._connections.discard(self)
         cycle, self.cycle = self.cycle, None  # which holds this object
         if cycle is not None:
@@ -168,12 +166,10 @@ class ClientProtocol(Peer):
         assert self._offer is not None
         (method, version), self._offer = self._offer, None
         headers = [(name, value) for name, value in self._headers if name != b"upgrade"]
-        lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
-        lines += [b"%b: %b" % (name, value) for name, value in headers]
-        for line in lines:
-            if b"\r" in line or b"\n" in line:
-                self._not_http()
-                return
+        lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode()), *(b"%b: %b" % pair for pair in headers)]
+        if any(b"\r" in line or b"\n" in line for line in lines):
+            self._not_http()
+            return
         self._parser = _parser(self)
         self._fresh = True
         self._parse(b"\r\n".join([*lines, b"", b""]) + rest)
@@ -186,8 +182,7 @@ class ClientProtocol(Peer):
             cycle.keep_alive = False
             self._dropping = True
             return
-        self._url, self._headers = b"", []
-        self._head_open, self._head_bytes = True, 0
+        self._url, self._headers, self._head_open, self._head_bytes = b"", [], True, 0
 
     def on_url(self, url: bytes) -> None:
         if not self._dropping:
@@ -195,7 +190,7 @@ class ClientProtocol(Peer):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_open:  # not those behind a body: what they say comes too late to be judged
-            self._headers.append((lowered(name), value))
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self._dropping:
@@ -203,7 +198,7 @@ class ClientProtocol(Peer):
         self._head_open = False
         parser = self._parser
         version = self._version()
-        if version != "1.1" and version != "1.0":
+        if version not in ("1.1", "1.0"):
             self._fault = (400, "bad_request", "Expected HTTP/1.1 or HTTP/1.0, got another version.")
             raise HttpParserError  # which stops the parser
         if self._head_bytes + len(self._chunk) > self._limits.max_head and self._head_size() > self._limits.max_head:
@@ -231,12 +226,12 @@ class ClientProtocol(Peer):
     def _open(self, method: bytes, version: str, *, keep_alive: bool) -> None:
         """Have the request begin once all bytes that came with its head are read: it may find its body there."""
         headers = self._headers
-        target = read_target(self._url)
+        target = known.get(self._url) or read_target(self._url)
         named = by_name(headers)
         self.link = link = ClientLink(self.transport, self.flow, named)
-        leave = b"expect" in named and wants_leave(headers)
+        leave = b"expect" in named and _wants_leave(headers)
         self.cycle = self._begins = link.cycle = Cycle(
-            self, link, method=method_of(method), version=version, target=target, headers=headers,
+            self, link, method=method.decode("ascii"), version=version, target=target, headers=headers,
             keep_alive=keep_alive, expects_leave=leave,
         )  # fmt: skip
 
@@ -391,6 +386,11 @@ def _parser(protocol: ClientProtocol) -> Any:
     # Bytes behind a request that ends its connection are no error of that request: they are dropped with the others.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
+
+
+def _wants_leave(headers: RawHeaders) -> bool:
+    """Whether a client waits for leave to send its body."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
 def sweep(connections: Iterable[object], now: float) -> None:

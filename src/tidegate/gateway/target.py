@@ -14,14 +14,11 @@ Target = tuple[str, bytes, bytes]
 """The path, the path as it came, and the query."""
 
 known: Final[dict[bytes, Target]] = {}
-"""Those that are remembered."""
+"""Those that are remembered, for callers that cannot spare a call."""
 
 
 def read_target(url: bytes) -> Target:
     """Take a target apart, and remember it. Raises ``HttpParserInvalidURLError``."""
-    target = known.get(url)
-    if target is not None:
-        return target
     parsed: Any = parse_url(url)  # whose query may be None, against what its types say
     path: str = parsed.path.decode("ascii")
     target = unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
