@@ -224,13 +224,12 @@ async def test_a_child_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPa
 async def test_the_real_simulator_judges_a_real_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "TIMEOUT_S", 8.0)
     settings = parse_settings(FILE.replace("seats: 1", "seats: 4"))
-    ring = RecentArrivals()
+    ring, stage = RecentArrivals(), Stage(FILE.replace("seats: 1", "seats: 4"))
+    began = stage.driver.now() - 30.0
     for number in range(600):
         work = WorkEstimate(1500, 250) if number % 10 else WorkEstimate(90, 60)
-        ring.note(number / 20, Ticket(f"t{number}", "m", 2 if number % 10 else 0, "shop", work=work))
-    stage = Stage(FILE.replace("seats: 1", "seats: 4"))
+        ring.note(began + number / 20, Ticket(f"t{number}", "m", 2 if number % 10 else 0, "shop", work=work))
     stage.recorder.arrivals = ring
-    stage.driver._clock = type("At", (), {"now": lambda self: 30.0})()
     strict = patch_policy(settings, {"discipline": "strict", "bands": {"p1": {"floor": 0}, "p2": {"floor": 0}}})
     found = await WhatIf(stage.driver, stage.recorder, simulate).ask(settings, strict, profile="a100-70b-tp4")
     if "took more than" in found.get("error", ""):
