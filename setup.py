@@ -17,7 +17,7 @@ COMPILED = {
     "core": ["*"],
     "classify": ["*"],
     "splice": ["waste"],
-    "telemetry": ["accounts", "arrivals", "heavy", "recorder", "usage"],
+    "telemetry": ["accounts", "arrivals", "heavy", "log", "recorder", "usage"],
     "backends": ["connection", "framing", "ground", "health", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [

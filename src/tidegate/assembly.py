@@ -36,7 +36,8 @@ from tidegate.gateway.tls import certificate
 from tidegate.jobs import Jobs
 from tidegate.runtime import Clock, Driver, EventLog, GcPolicy, ObservedLog, Rounds, StallMonitor, SystemClock
 from tidegate.telemetry import Recorder
-from tidegate.telemetry.log import Form, Log, open_log
+from tidegate.telemetry.log import Form, Log
+from tidegate.telemetry.opening import open_log
 from tidegate.telemetry.traces import Traces
 
 LAST_WORDS_S = 1.0

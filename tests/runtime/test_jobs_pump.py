@@ -17,7 +17,7 @@ from tidegate.jobs.pump import Pump
 from tidegate.jobs.retry import RetryPolicy
 from tidegate.runtime.rows import RowAnswer, RowEnd, RowRequest, RowReturned
 from tidegate.stores import BatchWork, GiveBack, LeasedRow, Retry
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 from tidegate.testing import run_virtual
 
 

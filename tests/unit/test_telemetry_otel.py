@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tidegate.core import Lease, Outcome, Reason, Ticket, Turn
-from tidegate.telemetry.log import RequestLine
 from tidegate.telemetry.otel import OtelTraces, otlp
+from tidegate.telemetry.request_line import RequestLine
 from tidegate.telemetry.traces import Trace
 from tidegate.testing import ManualClock
 

@@ -6,6 +6,7 @@ growing counters, and keeps as many of them as a minute has looks.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from math import sqrt
 
@@ -49,11 +50,9 @@ class Windows:
 
     def _proved(self, now: float, count: int, window_s: float) -> float:
         """Return the rate that the last ``window_s`` prove; a window that is not full yet proves nothing more."""
-        start = now - window_s
-        index = len(self._samples) - 1
-        while index and self._samples[index - 1][0] >= start:  # at most window / EVERY_S steps
-            index -= 1
-        seen = count - self._samples[index][1]
+        samples = self._samples
+        index = bisect_left(samples, (now - window_s, -1), 0, len(samples) - 1)  # the latest one at the most
+        seen = count - samples[index][1]
         return (seen - _Z_BURST * sqrt(seen)) / window_s
 
     def _remember(self, now: float, rate: float) -> None:

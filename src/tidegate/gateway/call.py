@@ -10,7 +10,7 @@ from tidegate.classify import Classified, RawHeaders, answer_headers
 from tidegate.core import Lease, Outcome, Reason
 from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.watch import NOTHING, Used
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 from tidegate.telemetry.traces import Trace
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]

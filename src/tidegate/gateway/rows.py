@@ -26,7 +26,7 @@ from tidegate.refusals import answer_for
 from tidegate.runtime import Clock, Driver
 from tidegate.runtime.rows import RowAnswer, RowBroken, RowEnd, RowRequest, RowReturned
 from tidegate.telemetry import Recorder
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 
 HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
 

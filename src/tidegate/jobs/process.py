@@ -12,7 +12,8 @@ from tidegate.jobs.messages import Hello, Reply, frame
 from tidegate.jobs.worker import Worker, decoder
 from tidegate.runtime import SystemClock
 from tidegate.stores import StoreError, open_job_store
-from tidegate.telemetry.log import Form, open_log
+from tidegate.telemetry.log import Form
+from tidegate.telemetry.opening import open_log
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from tidegate.jobs.room import Room
 from tidegate.runtime import Driver
 from tidegate.runtime.rows import PlacedRow, RowAnswer, RowBroken, RowEnd, RowRequest, RowReturned, RowSender
 from tidegate.stores import BatchWork
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 
 A_TURN: Final = 4
 """Rows that are read and submitted in one turn of the loop (about 0.1 ms each)."""

@@ -29,7 +29,7 @@ from tidegate.jobs.steady import SteadyClock
 from tidegate.runtime import Clock, Driver
 from tidegate.runtime.rows import RowSender
 from tidegate.stores import Batch, DeadLetter, Overview, Redriven, StoreError
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 
 REDRIVE_WINDOW_S: Final = 86_400.0
 SETTLE_S: Final = 5.0

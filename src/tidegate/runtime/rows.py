@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegate.core import Reason
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ noting one a tenth of a microsecond.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,15 +31,16 @@ class Arrival:
 class RecentArrivals:
     """The last ``KEPT`` of them."""
 
-    __slots__ = ("_ring",)
+    __slots__ = ("_append", "_ring")
 
     def __init__(self, kept: int = KEPT) -> None:
         self._ring: deque[tuple[float, str, int, str, int, int]] = deque(maxlen=kept)
+        self._append: Callable[[tuple[float, str, int, str, int, int]], None] = self._ring.append
 
     def note(self, now: float, ticket: Ticket) -> None:
         """Note a request that was handed to the scheduler."""
         work = ticket.work
-        self._ring.append((now, ticket.pool, ticket.band, ticket.tenant, work.input_tokens, work.output_tokens))
+        self._append((now, ticket.pool, ticket.band, ticket.tenant, work.input_tokens, work.output_tokens))
 
     def since(self, start: float) -> Iterator[Arrival]:
         """Yield those that came at ``start`` or later, in order of arrival."""

@@ -2,28 +2,26 @@
 
 A request line is a fixed struct rendered by msgspec and written in batches, because a logger's chain of processors
 (13 µs a line) would cost more than the scheduling of the request. Rare events (warnings, faults, starts) go through
-structlog into the same stream, so both stay in order and have the same names.
+structlog into the same stream (``opening``), so both stay in order and have the same names.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, MutableMapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
-import structlog
 
-from tidegate.telemetry.stream import standard_error
+from tidegate.telemetry.request_line import RequestLine
 
-EVERY_S = 0.1
-MOST_BYTES = 64 * 1024
-MOST_KEPT_BYTES = 1024 * 1024
-_NEWLINE = 10
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+EVERY_S: Final = 0.1
+MOST_BYTES: Final = 64 * 1024
+MOST_KEPT_BYTES: Final = 1024 * 1024
+_NEWLINE: Final = 10
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
 class Form(StrEnum):
@@ -38,40 +36,6 @@ class Sink(Protocol):
 
     def write(self, data: bytes, /) -> int: ...
     def flush(self) -> object: ...
-
-
-class RequestLine(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="event", tag="request", gc=False):
-    """What is written of one finished request. What is ``None`` is left out.
-
-    Attributes:
-        at_utc: end of the request.
-        level: ``info``, or ``warning`` for what the person on duty should see.
-        request_id: as answered in ``x-request-id``.
-        status: HTTP status that the client got, 499 when it left.
-        outcome: how the ticket ended.
-        reason: row of the refusal table when it did not complete.
-        queue_ms: wait for a seat, milliseconds.
-        ttft_ms: from arrival to the first byte of the answer, milliseconds.
-        total_ms: from arrival to the end, milliseconds.
-        row: for a row of a batch, its batch and line: ``batch_0f3a.17``.
-    """
-
-    at_utc: datetime
-    level: str
-    request_id: str
-    status: int
-    outcome: str
-    reason: str | None = None
-    tenant: str | None = None
-    band: str | None = None
-    model: str | None = None
-    backend: str | None = None
-    queue_ms: float | None = None
-    ttft_ms: float | None = None
-    total_ms: float | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    row: str | None = None
 
 
 class Log:
@@ -102,11 +66,11 @@ class Log:
             raise ValueError(f"expected a log level of {', '.join(LEVELS)}, got {level!r}")
         self.least = LEVELS[level]
         self.tells_requests = self.least <= LEVELS["info"]
-        self.form = form
+        self._json = form is Form.JSON
         self._sink = sink
-        self._encoder = msgspec.json.Encoder(enc_hook=str)
+        self._encode: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=str).encode
         self._utc_now = utc_now
-        self._buffer = bytearray()
+        self._buffer: Final = bytearray()
         self._stuck = self._torn = False  # the sink takes nothing; it has taken a part of the first line
         self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -115,8 +79,8 @@ class Log:
         """Write the line of one finished request."""
         if LEVELS[line.level] < self.least:
             return
-        if self.form is Form.JSON:
-            self._put(self._encoder.encode(line))
+        if self._json:
+            self._put(self._encode(line))
         else:
             self.event(msgspec.structs.asdict(line) | {"event": "request"})
 
@@ -125,7 +89,7 @@ class Log:
         rank = LEVELS.get(fields.get("level", "info"), 20)
         if rank < self.least:
             return
-        self._put(self._encoder.encode(fields) if self.form is Form.JSON else self._for_people(fields))
+        self._put(self._encode(fields) if self._json else self._for_people(fields))
         if rank >= LEVELS["warning"]:
             self.flush()
 
@@ -211,71 +175,5 @@ class Log:
         return (line if trace is None else f"{line}\n{trace}").rstrip().encode()
 
     def _bare(self, value: object) -> str:
-        text = self._encoder.encode(value).decode()  # escapes line breaks: one event cannot pretend to be two
+        text = self._encode(value).decode()  # escapes line breaks: one event cannot pretend to be two
         return text[1:-1] if text.startswith('"') and " " not in text else text
-
-
-class _Logger:
-    """What structlog calls at the end of its processors: the event is already written."""
-
-    def __init__(self, *_name: object) -> None: ...
-
-    def msg(self, *_nothing: object) -> None: ...
-
-    debug = info = warning = error = critical = exception = msg
-
-
-class _Bridge(logging.Handler):
-    """Brings lines of libraries that use the standard logging into the same stream."""
-
-    def __init__(self, log: Log, utc_now: Callable[[], datetime]) -> None:
-        super().__init__()
-        self._log = log
-        self._utc_now = utc_now
-
-    def emit(self, record: logging.LogRecord) -> None:
-        fields: dict[str, Any] = {
-            "at_utc": self._utc_now(),
-            "level": record.levelname.lower(),
-            "event": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["exception"] = logging.Formatter().formatException(record.exc_info)
-        self._log.event(fields)
-
-
-def open_log(
-    utc_now: Callable[[], datetime], *, form: Form = Form.JSON, level: str = "info", sink: Sink | None = None
-) -> Log:
-    """Send structlog's events, the standard library's and the request lines to one stream.
-
-    Args:
-        utc_now: wall-clock time in UTC.
-        form: JSON objects or lines for people.
-        level: the least level that is written, ``debug`` to ``critical``.
-        sink: where to; standard error if absent.
-
-    Raises:
-        ValueError: unknown level.
-    """
-    log = Log(sink or standard_error(), form=form, level=level, utc_now=utc_now)
-
-    def write(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> str:
-        log.event({"at_utc": utc_now(), **fields})
-        return ""
-
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.format_exc_info,  # without local variables: they may hold prompts or keys
-            write,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(log.least),
-        logger_factory=_Logger,
-        cache_logger_on_first_use=False,
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [_Bridge(log, utc_now)]
-    root.setLevel(log.least)
-    return log

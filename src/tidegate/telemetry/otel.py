@@ -26,7 +26,7 @@ import structlog
 
 from tidegate._version import __version__
 from tidegate.core import Lease, Outcome, Reason, TidegateError
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 from tidegate.telemetry.traces import Headers
 
 try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidegate.core import Lease, Outcome, Reason
-from tidegate.telemetry.log import RequestLine
+from tidegate.telemetry.request_line import RequestLine
 
 Headers = list[tuple[bytes, bytes]]
 
