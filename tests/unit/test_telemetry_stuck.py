@@ -75,7 +75,7 @@ def test_what_is_lost_are_the_oldest_lines_whole_ones_and_their_number_is_told(r
             note(log, number, level)
             if not number % 1000:
                 await asyncio.sleep(EVERY_S)
-        assert len(log._buffer) <= MOST_KEPT_BYTES + MOST_BYTES
+        assert len(log._buffer) <= log._size <= MOST_KEPT_BYTES + MOST_BYTES
         disk.left = 10**9
         await asyncio.sleep(EVERY_S * 1.5)
         log.close()

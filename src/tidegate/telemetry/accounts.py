@@ -40,18 +40,25 @@ REQUEST_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 
 RATIO_BOUNDS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
+@cache
+def _edges(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the edges of all buckets: that of number ``n`` lies between those of ``n`` and ``n + 1``."""
+    return (-INFINITE, *bounds, INFINITE)
+
+
 class Histogram:
     """Counts per bucket and the sum. ``bounds`` are inclusive upper edges, ascending; above the last is +Inf.
 
     The bucket of the latest value is known with its edges: most values are much like the one before.
     """
 
-    __slots__ = ("_above", "_bucket", "_upto", "bounds", "counts", "total")
+    __slots__ = ("_above", "_bucket", "_edges", "_upto", "bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self._edges = _edges(bounds)
         self._bucket = 0
         self._above, self._upto = -INFINITE, bounds[0]
 
@@ -60,11 +67,11 @@ class Histogram:
         if self._above < value <= self._upto:
             self.counts[self._bucket] += 1
             return
-        bounds = self.bounds
-        bucket = self._bucket = bisect_left(bounds, value)
+        bucket = self._bucket = bisect_left(self.bounds, value)
         self.counts[bucket] += 1
-        self._above = bounds[bucket - 1] if bucket else -INFINITE
-        self._upto = bounds[bucket] if bucket < len(bounds) else INFINITE
+        edges = self._edges
+        self._above = edges[bucket]
+        self._upto = edges[bucket + 1]
 
     def cumulative(self) -> tuple[tuple[float, ...], list[int]]:
         """The edges, and the buckets as Prometheus wants them: each counts everything up to its edge, the last all."""

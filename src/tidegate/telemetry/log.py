@@ -70,7 +70,9 @@ class Log:
         self._sink = sink
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=str).encode
         self._utc_now = utc_now
+        self._fresh: Final[list[bytes]] = []  # lines that do not stand in the buffer yet
         self._buffer: Final = bytearray()
+        self._size = 0  # of both, bytes
         self._stuck = self._torn = False  # the sink takes nothing; it has taken a part of the first line
         self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +97,7 @@ class Log:
 
     def flush(self) -> None:
         """Write out what was collected, as far as the sink takes it. Never raises and never waits."""
-        buffer = self._buffer
+        buffer = self._gather()
         if not buffer:
             return
         try:
@@ -106,6 +108,7 @@ class Log:
         if count:
             self._torn = buffer[count - 1] != _NEWLINE
             del buffer[:count]
+            self._size = len(buffer)
         self._stuck = bool(buffer)
         if self._stuck:
             self._give_up_oldest()
@@ -133,16 +136,25 @@ class Log:
             self._timer = None
 
     def _put(self, line: bytes) -> None:
-        buffer = self._buffer
-        buffer += line
-        buffer += b"\n"
-        if len(buffer) >= MOST_BYTES:
+        self._fresh.append(line)
+        size = self._size = self._size + len(line) + 1
+        if size >= MOST_BYTES:
             if not self._stuck:
                 self.flush()
-            elif len(buffer) > MOST_KEPT_BYTES:
+            elif size > MOST_KEPT_BYTES:
                 self._give_up_oldest()
         elif self._timer is None:
             self._flush_later()
+
+    def _gather(self) -> bytearray:
+        """Bring the fresh lines into the buffer, all at once; another thread may add some meanwhile."""
+        buffer, fresh = self._buffer, self._fresh
+        count = len(fresh)
+        if count:
+            buffer += b"\n".join(fresh[:count]) + b"\n"
+            del fresh[:count]
+            self._size = len(buffer)
+        return buffer
 
     def _flush_later(self) -> None:
         if self._timer is None:
@@ -158,12 +170,13 @@ class Log:
 
     def _give_up_oldest(self) -> None:
         """Drop the oldest lines that nobody takes, half of what may be kept, but never a part of a line."""
-        buffer = self._buffer
+        buffer = self._gather()
         if len(buffer) > MOST_KEPT_BYTES:
             begin = buffer.find(b"\n") + 1 if self._torn else 0
             end = buffer.find(b"\n", len(buffer) - MOST_KEPT_BYTES // 2) + 1
             self._lost += buffer.count(b"\n", begin, end)
             del buffer[begin:end]
+            self._size = len(buffer)
 
     def _for_people(self, fields: MutableMapping[str, Any]) -> bytes:
         rest = dict(fields)
