@@ -15,7 +15,8 @@ from tidegate.backends.rate_limits import pause_s, rate_limit, tells_limits
 from tidegate.backends.response import Response
 from tidegate.backends.trust import tls_context
 from tidegate.backends.upstream import Counters, Upstream
-from tidegate.backends.wire import FRAMING, HOP_BY_HOP
+from tidegate.backends.wire import FRAMING, HOP_BY_HOP, Lines
+from tidegate.backends.wire import Headers as HeaderLines
 
 __all__ = [
     "ENGINES",
@@ -27,7 +28,9 @@ __all__ = [
     "Broken",
     "Counters",
     "EngineKind",
+    "HeaderLines",
     "HealthRules",
+    "Lines",
     "MetricNames",
     "Overloaded",
     "Page",

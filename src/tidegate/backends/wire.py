@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-Headers = Sequence[tuple[bytes, bytes]]
+
+class Lines:
+    """Header lines as a row of names and as many values; equal rows are rendered by what is remembered of one."""
+
+    __slots__ = ("names", "values")
+
+    def __init__(self, names: tuple[bytes, ...], values: list[bytes]) -> None:
+        self.names: Final = names
+        self.values: Final = values
+
+
+Headers = Sequence[tuple[bytes, bytes]] | Lines
 
 TOKEN = (string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~").encode()
 """Characters of a method or header name (RFC 9110 §5.6.2)."""
@@ -142,16 +153,18 @@ def _rendered(headers: Headers) -> bytes:
 
     Values are checked together: this is on the hot path.
     """
-    pairs: list[tuple[bytes, bytes]] = headers if isinstance(headers, list) else list(headers)
-    names = tuple([name for name, _ in pairs])
-    values = tuple([value for _, value in pairs])
+    if isinstance(headers, Lines):
+        names, values = headers.names, headers.values
+    else:
+        names = tuple([name for name, _ in headers])
+        values = [value for _, value in headers]
     row = _rows.get(names)
     if row is None:
         row = _row_of(names)
     if _breaks(b"".join(values)):
-        at_fault = [name for name, value in pairs if _breaks(value)]
+        at_fault = [name for name, value in zip(names, values, strict=True) if _breaks(value)]
         raise ValueError(f"expected header values without CR, LF or NUL; at fault: {at_fault!r}")
-    return row % values
+    return row % tuple(values)
 
 
 def _breaks(text: bytes) -> bool:

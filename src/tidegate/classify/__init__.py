@@ -6,14 +6,17 @@ from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predi
 from tidegate.classify.fields import ParsedBody
 from tidegate.classify.form import Place, is_form, model_of_form, with_model
 from tidegate.classify.headers import (
+    HeaderNames,
     RawHeaders,
     answer_headers,
     by_name,
     check_headers,
     check_json,
     downstream_headers,
+    read_headers,
     unmeasured_headers,
     upstream_headers,
+    upstream_lines,
 )
 from tidegate.classify.identity import Headers, Tenant, foreign_host, is_loopback_host
 from tidegate.classify.labels import language
@@ -28,6 +31,7 @@ __all__ = [
     "ClientPriority",
     "EstimateRequest",
     "Facts",
+    "HeaderNames",
     "Headers",
     "LearnedPredictor",
     "ParsedBody",
@@ -53,9 +57,11 @@ __all__ = [
     "may_pass",
     "model_of_form",
     "parse_body",
+    "read_headers",
     "route_of",
     "unmeasured_headers",
     "upstream_body",
     "upstream_headers",
+    "upstream_lines",
     "with_model",
 ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tidegate.classify.bands import BAND_HEADERS, BandChooser, Choice
+from tidegate.classify.bands import BandChooser, Choice
 from tidegate.classify.body import output_limit
 from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.fields import ParsedBody
+from tidegate.classify.headers import TOLD
 from tidegate.classify.identity import Headers, Identities, Tenant
-from tidegate.classify.labels import LABELS, Labels, read_labels
+from tidegate.classify.labels import Labels, read_labels
 from tidegate.classify.outcome import Refused
 from tidegate.classify.route import Route
 from tidegate.config import WILDCARD
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 _LISTED_MODELS: Final = 20
 _OTHER: Final = Route.OTHER
-_TOLD: Final = LABELS.union(BAND_HEADERS)
-"""Headers by which a request says what shall be done with it."""
-
 _NONE: Final[Headers] = {}
 
 
@@ -44,9 +42,10 @@ class Facts:
         body: what ``parse_body`` made of it.
         fresh_id: a new request id, used when the client gave no usable one.
         tenant: result of an earlier ``identify``, which is then not repeated.
+        quiet: that no header says what shall be done is known (``HeaderNames.quiet``).
     """
 
-    __slots__ = ("body", "fresh_id", "headers", "path", "raw", "route", "tenant")
+    __slots__ = ("body", "fresh_id", "headers", "path", "quiet", "raw", "route", "tenant")
 
     def __init__(
         self,
@@ -57,6 +56,8 @@ class Facts:
         body: ParsedBody,
         fresh_id: str,
         tenant: Tenant | None = None,
+        *,
+        quiet: bool = False,
     ) -> None:
         self.route: Final = route
         self.path: Final = path
@@ -65,6 +66,7 @@ class Facts:
         self.body: Final = body
         self.fresh_id: Final = fresh_id
         self.tenant: Final = tenant
+        self.quiet: Final = quiet
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -244,7 +246,7 @@ class Classifier:
             if isinstance(other, Refused):
                 return other
             model = other
-        told = _NONE if _TOLD.isdisjoint(headers) else headers  # most say nothing
+        told = _NONE if facts.quiet or TOLD.isdisjoint(headers) else headers  # most say nothing
         choice = self._bands.choose(tenant, headers=headers, words=told, path=facts.path, model=name, body=body)
         if isinstance(choice, Refused):
             return choice

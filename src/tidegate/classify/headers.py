@@ -14,7 +14,7 @@ from typing import Final
 
 from tidegate.classify.bands import BAND_HEADERS
 from tidegate.classify.identity import Headers
-from tidegate.classify.labels import DEPENDS_HEADER, FAIRNESS_HEADERS, READ_TIMEOUT_HEADER, TTL_HEADERS
+from tidegate.classify.labels import DEPENDS_HEADER, FAIRNESS_HEADERS, LABELS, READ_TIMEOUT_HEADER, TTL_HEADERS
 from tidegate.classify.outcome import Refused
 from tidegate.core import Reason
 
@@ -40,6 +40,9 @@ _CREDENTIALS = {
     b"openai-organization",
     b"openai-project",
 }
+TOLD: Final = LABELS.union(BAND_HEADERS)
+"""Headers by which a request says what shall be done with it."""
+
 _OURS = {*BAND_HEADERS, *FAIRNESS_HEADERS, *TTL_HEADERS, b"x-request-id"}
 _SINGLE = frozenset(
     {
@@ -85,7 +88,8 @@ _NOT_DOWNSTREAM = frozenset(
         b"x-accel-buffering",
     }
 )
-_AS_IT_IS: Final = (b"accept-encoding", b"identity")
+_ADDED: Final[tuple[bytes, ...]] = (b"x-request-id", b"accept-encoding")
+_AS_IT_IS: Final = b"identity"
 """The gateway reads usage and errors in the answer, so that it must come as it is."""
 _VENDOR = (b"x-ratelimit-", b"x-tidegate-", b"cf-", b"openai-")
 
@@ -109,7 +113,7 @@ def _taking(places: list[int]) -> _Taking:
     return itemgetter(*places) if len(places) > 1 else lambda headers: [headers[place] for place in places]
 
 
-class _Row:
+class HeaderNames:
     """What names of headers say by themselves, whatever their values.
 
     Attributes:
@@ -119,10 +123,14 @@ class _Row:
         lengths: places of ``content-length``.
         coded: there is a ``transfer-encoding``.
         connection: there is a ``connection``, whose value may name others that are for this hop only.
-        upstream: takes those that may go upstream as far as their names tell.
+        quiet: none says what shall be done with the request.
+        places: of those that may go upstream as far as their names tell.
+        sent: names of these and of what the gateway adds; ``keyed``: with its own credential.
     """
 
-    __slots__ = ("coded", "connection", "length", "lengths", "twice", "upstream", "valid")
+    __slots__ = (
+        "coded", "connection", "keyed", "length", "lengths", "places", "quiet", "sent", "twice", "valid",
+    )  # fmt: skip
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
         coded = b"transfer-encoding" in names
@@ -133,26 +141,27 @@ class _Row:
         self.lengths: Final = lengths
         self.coded: Final[bool] = coded
         self.connection: Final[bool] = b"connection" in names
-        self.upstream: Final = _taking(
-            [
-                place
-                for place, name in enumerate(names)
-                if name not in _NOT_UPSTREAM and not name.startswith(b"x-tidegate-")
-            ]
-        )
+        self.quiet: Final[bool] = TOLD.isdisjoint(names)
+        self.places: Final[list[int]] = [
+            place
+            for place, name in enumerate(names)
+            if name not in _NOT_UPSTREAM and not name.startswith(b"x-tidegate-")
+        ]
+        self.sent: Final[tuple[bytes, ...]] = (*[names[place] for place in self.places], *_ADDED)
+        self.keyed: Final[tuple[bytes, ...]] = (*self.sent, b"authorization")
 
 
-_rows: Final[dict[tuple[bytes, ...], _Row]] = {}
+_rows: Final[dict[tuple[bytes, ...], HeaderNames]] = {}
 
 
-def _row_of(headers: RawHeaders) -> _Row:
+def _row_of(headers: RawHeaders) -> HeaderNames:
     names = tuple([name for name, _ in headers])
     row = _rows.get(names)
     return _read_row(names) if row is None else row
 
 
-def _read_row(names: tuple[bytes, ...]) -> _Row:
-    row = _Row(names)
+def _read_row(names: tuple[bytes, ...]) -> HeaderNames:
+    row = HeaderNames(names)
     if sum(map(len, names)) <= KNOWN_BYTES:
         if len(_rows) >= KNOWN_ROWS:
             _rows.clear()  # whoever sends others each time makes us read them, no more
@@ -211,7 +220,13 @@ def _read_answer_row(names: tuple[bytes, ...]) -> _AnswerRow:
 
 
 def check_headers(headers: RawHeaders, named: Headers | None = None) -> Refused | None:
-    """Refuse what two HTTP parsers could read in two ways. Never raises.
+    """Refuse what two HTTP parsers could read in two ways; see ``read_headers``."""
+    row = read_headers(headers, named)
+    return row if isinstance(row, Refused) else None
+
+
+def read_headers(headers: RawHeaders, named: Headers | None = None) -> HeaderNames | Refused:
+    """Return what the names of headers say, or refuse what two HTTP parsers could read in two ways. Never raises.
 
     That is: a length next to a transfer coding, two lengths that differ, a length that is no number, a coding other
     than ``chunked``, line breaks or NUL inside a header, and two of a header that says one thing, such as ``Host``, a
@@ -235,10 +250,10 @@ def check_headers(headers: RawHeaders, named: Headers | None = None) -> Refused 
     if row.twice is not None:
         return _bad(f"expected one {row.twice.decode()} header, got several", row.twice.decode())
     if row.length >= 0 and headers[row.length][1].isdigit():
-        return None
+        return row
     if row.lengths:
-        return _check_length([headers[place][1].strip(b" \t") for place in row.lengths], coded=row.coded)
-    return _check_coding(headers) if row.coded else None
+        return _check_length([headers[place][1].strip(b" \t") for place in row.lengths], coded=row.coded) or row
+    return (_check_coding(headers) or row) if row.coded else row
 
 
 def _says_one_thing(name: bytes) -> bool:
@@ -293,22 +308,37 @@ def check_json(headers: dict[bytes, bytes], *, forms: bool = False) -> Refused |
 
 
 def upstream_headers(headers: RawHeaders, *, request_id: str, credential: str | None = None) -> RawHeaders:
+    """Return the headers to send upstream as pairs; see ``upstream_lines``."""
+    names, values = upstream_lines(headers, None, request_id=request_id, credential=credential)
+    return list(zip(names, values, strict=True))
+
+
+def upstream_lines(
+    headers: RawHeaders, names: HeaderNames | None, *, request_id: str, credential: str | None = None
+) -> tuple[tuple[bytes, ...], list[bytes]]:
     """Return the headers to send upstream, without ``host`` and lengths, which the upstream client writes.
+
+    They are names and as many values: requests that look alike get one and the same row of names.
 
     Args:
         headers: the client's, names in lower case.
+        names: what ``read_headers`` made of them, where it is at hand.
         request_id: what the engine calls the request; unique, as engines mix up two running ones of the same name.
         credential: the backend's own key, sent as a bearer token.
     """
-    row = _row_of(headers)
-    passed = row.upstream(headers)
+    row = _row_of(headers) if names is None else names
+    places, sent = row.places, row.sent if credential is None else row.keyed
     if row.connection:
-        named = _named_by_connection(headers)
-        passed = [item for item in passed if item[0] not in named]
-    sent = [*passed, (b"x-request-id", request_id.encode("latin-1", "replace")), _AS_IT_IS]
+        hop = _named_by_connection(headers)
+        if hop:
+            places = [place for place in places if headers[place][0] not in hop]
+            sent = (*[headers[place][0] for place in places], *sent[len(row.places) :])
+    values = [headers[place][1] for place in places]
+    values.append(request_id.encode("latin-1", "replace"))
+    values.append(_AS_IT_IS)
     if credential is not None:
-        sent.append((b"authorization", b"Bearer " + credential.encode("latin-1", "replace")))
-    return sent
+        values.append(b"Bearer " + credential.encode("latin-1", "replace"))
+    return sent, values
 
 
 def downstream_headers(headers: RawHeaders) -> RawHeaders:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 from tidegate.core import Reason
+from tidegate.core.compiling import mypyc_attr
 
 
-@dataclass(slots=True)
+@mypyc_attr(acyclic=True)
 class Refused:
     """A request that is refused before the scheduler sees it.
+
+    Written out, since every request is asked several times whether it is one: compiled, that compares two pointers.
 
     Attributes:
         reason: row of the refusal table.
@@ -19,8 +22,18 @@ class Refused:
         code: another ``error.code`` than the row's; else ``None``.
     """
 
-    reason: Reason
-    detail: str
-    param: str | None = None
-    status: int | None = None
-    code: str | None = None
+    __slots__ = ("code", "detail", "param", "reason", "status")
+
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str,
+        param: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+    ) -> None:
+        self.reason: Final = reason
+        self.detail: Final = detail
+        self.param: Final = param
+        self.status: Final = status
+        self.code: Final = code

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.classify import Classified, ParsedBody, Place, RawHeaders, Route
+from tidegate.classify import Classified, HeaderNames, ParsedBody, Place, RawHeaders, Route
 from tidegate.core.compiling import mypyc_attr
 
 
@@ -22,11 +22,14 @@ class Asked:
         target: path upstream where it is not the route's.
         form: whether the body is a form instead of JSON.
         model_at: where a form names its model.
+        names: what the names of ``headers`` say, where they have been read.
         plain: whether a fallback may answer it, where that is known although ``body`` has been let go.
         size: length of ``raw`` where that has been let go.
     """
 
-    __slots__ = ("body", "classified", "form", "headers", "model_at", "plain", "raw", "route", "size", "target")
+    __slots__ = (
+        "body", "classified", "form", "headers", "model_at", "names", "plain", "raw", "route", "size", "target",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Asked:
         target: bytes = b"",
         form: bool = False,
         model_at: Place | None = None,
+        names: HeaderNames | None = None,
     ) -> None:
         self.route = route
         self.headers = headers
@@ -48,6 +52,7 @@ class Asked:
         self.target = target
         self.form = form
         self.model_at = model_at
+        self.names = names
         self.plain: bool | None = None
         self.size = 0
 

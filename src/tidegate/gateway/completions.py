@@ -16,15 +16,14 @@ from tidegate.backends import BackendError, Response, pause_s, rate_limit, tells
 from tidegate.classify import (
     Classifier,
     Facts,
-    Headers,
+    HeaderNames,
     Refused,
     Route,
     Tenant,
-    check_headers,
     check_json,
     is_form,
     parse_body,
-    upstream_headers,
+    read_headers,
 )
 from tidegate.config import Settings
 from tidegate.core import Lease, Paused, Reason, Release, Requeue, Stoppable, Ticket
@@ -38,7 +37,7 @@ from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.cycle import Cycle
 from tidegate.gateway.exchange import Exchange, outcome_for
 from tidegate.gateway.link import ClientLink
-from tidegate.gateway.outgoing import body_of, target_of
+from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.reading import read_form
 from tidegate.gateway.refusing import Refuser
@@ -117,7 +116,11 @@ class Completions:
         """Answer one request. Raises ``CancelledError`` when its client left."""
         headers, link, send = cycle.headers, cycle.link, cycle.send
         named = link.named
-        tenant = check_headers(headers, named) or self._classifier.identify(named)
+        names = read_headers(headers, named)
+        if isinstance(names, Refused):
+            await self._refuser.early(call, send, names, headers=named, link=link)
+            return
+        tenant = self._classifier.identify(named)
         if not isinstance(tenant, Refused):
             call.tenant = tenant.name
             tenant = self._crowd.enter(tenant.name) or tenant
@@ -130,7 +133,7 @@ class Completions:
                 raw = cycle.body_at_hand(self._max_body)
                 if raw is None:
                     raw = too_long(named, self._max_body) or await read_body(cycle.receive, self._max_body)
-            asked = self._understand(call, route, cycle, tenant, named, raw) if isinstance(raw, bytes) else raw
+            asked = self._understand(call, route, cycle, tenant, names, raw) if isinstance(raw, bytes) else raw
             raw = None  # ``asked`` lets it go while it waits and once it is answered, and nothing else may keep it
             if asked is None or link.gone:
                 call.left()
@@ -210,9 +213,10 @@ class Completions:
                 exchange.lose(Reason.UPSTREAM_TIMEOUT)
 
     def _understand(
-        self, call: Call, route: Route, cycle: Cycle, tenant: Tenant, named: Headers, raw: bytes
+        self, call: Call, route: Route, cycle: Cycle, tenant: Tenant, names: HeaderNames, raw: bytes
     ) -> Asked | Refused:
         """Read and classify."""
+        named = cycle.link.named
         form, place = route is _OTHER and is_form(named), None
         if form:
             body, place = read_form(named, raw)
@@ -222,7 +226,7 @@ class Completions:
                 return read
             body = read
         countable = b"" if form else raw  # sound and pictures have no text to count
-        facts = Facts(route, cycle.path, named, countable, body, call.request_id, tenant)
+        facts = Facts(route, cycle.path, named, countable, body, call.request_id, tenant, quiet=names.quiet)
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
@@ -232,7 +236,7 @@ class Completions:
         if classified.demoted:
             self._recorder.demoted(classified.band)
         target = cycle.raw_path if route is _OTHER else b""
-        return Asked(route, cycle.headers, raw, body, classified, target=target, form=form, model_at=place)
+        return Asked(route, cycle.headers, raw, body, classified, target=target, form=form, model_at=place, names=names)
 
     async def _turned_away(
         self,
@@ -387,10 +391,8 @@ class Completions:
         self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries
     ) -> Coroutine[Any, Any, Response]:
         """Send the request, or that of its next leg, and wait for the head of its answer."""
-        headers = upstream_headers(asked.headers, request_id=lease.ticket.id, credential=backend.credential)
         splice = None if tries.resuming is None else tries.resuming.splice
         content = body_of(asked, backend, lease, splice)
         exchange.asked()
-        if exchange.trace is not None:
-            headers = exchange.trace.carried(headers)
+        headers = headers_of(asked, backend, lease, exchange.trace)
         return backend.upstream.request(b"POST", target_of(asked), headers, content, sent=exchange.sent)

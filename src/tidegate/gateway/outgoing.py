@@ -1,14 +1,24 @@
-"""What is sent upstream for a request: path and body, with nothing changed but what must be."""
+"""What is sent upstream for a request: path, headers and body, with nothing changed but what must be."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tidegate.classify import CAP_FIELD, ClientPriority, Route, upstream_body, with_model
+from tidegate.backends import HeaderLines, Lines
+from tidegate.classify import (
+    CAP_FIELD,
+    ClientPriority,
+    Route,
+    upstream_body,
+    upstream_headers,
+    upstream_lines,
+    with_model,
+)
 from tidegate.core import Lease, Turn
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.pools import Backend
 from tidegate.splice import Splice
+from tidegate.telemetry.traces import Trace
 
 _OTHER: Final = Route.OTHER
 _TURN: Final = Turn.TURN
@@ -20,6 +30,15 @@ _TARGETS: Final = {route: route.encode() for route in Route}
 def target_of(asked: Asked) -> bytes:
     """Give the path; a client's query is not passed on."""
     return asked.target or _TARGETS[asked.route]
+
+
+def headers_of(asked: Asked, backend: Backend, lease: Lease, trace: Trace | None) -> HeaderLines:
+    """Give the headers, with the context of a traced request."""
+    request_id, credential = lease.ticket.id, backend.credential
+    if trace is not None:
+        return trace.carried(upstream_headers(asked.headers, request_id=request_id, credential=credential))
+    names, values = upstream_lines(asked.headers, asked.names, request_id=request_id, credential=credential)
+    return Lines(names, values)
 
 
 def body_of(asked: Asked, backend: Backend, lease: Lease, splice: Splice | None = None) -> bytes:
