@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidegate import cli
 from tidegate.classify import ParsedBody, Route
-from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Quantiles
+from tidegate.classify.estimates import LearnedPredictor, Quantiles
 from tidegate.config import parse_settings
 from tidegate.core import Outcome, Policy, WorkEstimate
 from tidegate.simulation import (
@@ -140,10 +140,17 @@ class GatewayWorld(World):
 
     def _guess(self, request: Request) -> WorkEstimate:
         raw = b" 123" * request.prompt_tokens
-        asked = EstimateRequest(
-            request.tenant, request.pool, request.band, Route.CHAT, raw, ParsedBody(), request.output_tokens
+        self._predicted.append(
+            self._predictor.predict(
+                request.tenant,
+                request.pool,
+                request.band,
+                route=Route.CHAT,
+                raw=raw,
+                body=ParsedBody(),
+                limit=request.output_tokens,
+            )
         )
-        self._predicted.append(self._predictor.predict(asked))
         return self._predicted[-1].work
 
 

@@ -2,7 +2,7 @@
 
 from tidegate.classify.body import fallback_allowed, is_given, parse_body
 from tidegate.classify.classifier import Classified, Classifier, Facts
-from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.estimates import LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.fields import ParsedBody
 from tidegate.classify.form import Place, is_form, model_of_form, with_model
 from tidegate.classify.headers import (
@@ -29,7 +29,6 @@ __all__ = [
     "Classified",
     "Classifier",
     "ClientPriority",
-    "EstimateRequest",
     "Facts",
     "HeaderNames",
     "Headers",

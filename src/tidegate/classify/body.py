@@ -38,15 +38,16 @@ _TYPES = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.(\w+)`)?")
 _AT = re.compile(r" - at `\$\.(\w+)`")
 
 
-def parse_body(raw: bytes, route: Route) -> ParsedBody | Refused:
+def parse_body(raw: bytes, route: Route, *, ascii_only: bool | None = None) -> ParsedBody | Refused:
     """Parse a JSON body. Never raises.
 
     Args:
         raw: the body as it came, without content encoding.
         route: the endpoint; chat needs ``messages``.
+        ascii_only: whether ``raw`` is ASCII alone, where that is known.
     """
     try:
-        if not raw.isascii():
+        if not (raw.isascii() if ascii_only is None else ascii_only):
             raw.decode()
         parsed = _decode(raw)
     except UnicodeDecodeError as error:

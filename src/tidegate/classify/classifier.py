@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate.classify.bands import BandChooser, Choice
 from tidegate.classify.body import output_limit
-from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Predictor, Quantiles
+from tidegate.classify.estimates import LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.fields import ParsedBody
 from tidegate.classify.headers import TOLD
 from tidegate.classify.identity import Headers, Identities, Tenant
@@ -43,9 +43,10 @@ class Facts:
         fresh_id: a new request id, used when the client gave no usable one.
         tenant: result of an earlier ``identify``, which is then not repeated.
         quiet: that no header says what shall be done is known (``HeaderNames.quiet``).
+        ascii_only: whether ``raw`` is ASCII alone, where that is known.
     """
 
-    __slots__ = ("body", "fresh_id", "headers", "path", "quiet", "raw", "route", "tenant")
+    __slots__ = ("ascii_only", "body", "fresh_id", "headers", "path", "quiet", "raw", "route", "tenant")
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class Facts:
         tenant: Tenant | None = None,
         *,
         quiet: bool = False,
+        ascii_only: bool | None = None,
     ) -> None:
         self.route: Final = route
         self.path: Final = path
@@ -67,6 +69,7 @@ class Facts:
         self.fresh_id: Final = fresh_id
         self.tenant: Final = tenant
         self.quiet: Final = quiet
+        self.ascii_only: Final = ascii_only
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -258,7 +261,14 @@ class Classifier:
             cap = self._max_output[band]
             limit = asked if asked is not None and (cap is None or asked < cap) else cap
             predicted = self.predictor.predict(
-                EstimateRequest(tenant.name, model.pool, band, facts.route, facts.raw, body, limit)
+                tenant.name,
+                model.pool,
+                band,
+                route=facts.route,
+                raw=facts.raw,
+                body=body,
+                limit=limit,
+                ascii_only=facts.ascii_only,
             )
             most = self._max_input[band]
             if most is None or predicted.input_tokens <= most:

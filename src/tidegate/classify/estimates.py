@@ -57,24 +57,6 @@ _OTHER: Final = Route.OTHER
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
-class EstimateRequest:
-    """What a predictor may look at. ``limit`` is the lowest of the request's and the band's output caps."""
-
-    __slots__ = ("band", "body", "limit", "pool", "raw", "route", "tenant")
-
-    def __init__(
-        self, tenant: str, pool: str, band: int, route: Route, raw: bytes, body: ParsedBody, limit: int | None = None
-    ) -> None:
-        self.tenant: Final = tenant
-        self.pool: Final = pool
-        self.band: Final = band
-        self.route: Final = route
-        self.raw: Final = raw
-        self.body: Final = body
-        self.limit: Final = limit
-
-
-@mypyc_attr(acyclic=True, free_list_len=1)
 class Quantiles:
     """A prediction in tokens: input, and quantiles of the whole output (all choices).
 
@@ -106,8 +88,30 @@ class Quantiles:
 class Predictor:
     """Predicts a request's work. MUST be deterministic, quick (it runs on every arrival) and MUST NOT raise."""
 
-    def predict(self, request: EstimateRequest) -> Quantiles:
-        """Return the prediction for one request."""
+    def predict(
+        self,
+        tenant: str,
+        pool: str,
+        band: int,
+        *,
+        route: Route,
+        raw: bytes,
+        body: ParsedBody,
+        limit: int | None = None,
+        ascii_only: bool | None = None,
+    ) -> Quantiles:
+        """Return the prediction for one request.
+
+        Args:
+            tenant: who pays.
+            pool: where it will run.
+            band: index of its band.
+            route: the endpoint.
+            raw: the body as it came.
+            body: what was read of it.
+            limit: the lowest of the request's and the band's output caps.
+            ascii_only: whether ``raw`` is ASCII alone, where that is known.
+        """
         raise NotImplementedError
 
     def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> None:
@@ -138,21 +142,31 @@ class LearnedPredictor(Predictor):
         self._own: _Table[_Outputs] = _Table(_Outputs, max_rows)
         self._common: _Table[_Outputs] = _Table(_Outputs, max_rows)
 
-    def predict(self, request: EstimateRequest) -> Quantiles:
+    def predict(
+        self,
+        tenant: str,
+        pool: str,
+        band: int,
+        *,
+        route: Route,
+        raw: bytes,
+        body: ParsedBody,
+        limit: int | None = None,
+        ascii_only: bool | None = None,
+    ) -> Quantiles:
         """Return the prediction for one request. Costs a few dictionary look-ups."""
-        raw, tenant, pool, route = request.raw, request.tenant, request.pool, request.route
-        count = _count(raw) if len(raw) <= _SAMPLE_ABOVE else first_count(raw)
+        count = _count(raw, ascii_only=ascii_only) if len(raw) <= _SAMPLE_ABOVE else first_count(raw)
         named: _Key = (tenant, pool)
         factor = self._factors.rows.get(named)
         tokens = int(count + 0.5) if factor is None else int(count * factor.value + 0.5)
         if not tokens:
             tokens = 1
-        wanted = request.body.n
+        wanted = body.n
         choices = 1 if wanted is None else min(max(wanted, 1), 128)
         # Written token by token. Of routes that are not known, those are that take messages.
-        generates = route is not _EMBEDDINGS and (route is not _OTHER or bool(request.body.messages))
-        own: _Key = (tenant, pool, request.band)
-        common: _Key = (pool, request.band)
+        generates = route is not _EMBEDDINGS and (route is not _OTHER or bool(body.messages))
+        own: _Key = (tenant, pool, band)
+        common: _Key = (pool, band)
         memo = _Memo(named, own, common, count, choices, generates=generates)
         if not generates:
             return Quantiles(tokens, 0, 0, 0, memo)
@@ -160,7 +174,6 @@ class LearnedPredictor(Predictor):
         if outputs is None:
             outputs = self._common.rows.get(common)
         p50, p90, p99 = DEFAULT_OUTPUT_TOKENS if outputs is None else outputs.quantiles
-        limit = request.limit
         if limit is not None and limit < p99:
             p50, p90, p99 = min(p50, limit), min(p90, limit), limit
         if choices == 1:
@@ -196,9 +209,9 @@ def _count_window(window: bytes) -> float:
     return _WINDOW / EMBEDDED_BYTES_PER_TOKEN if embedded else _count(window)
 
 
-def _count(text: bytes) -> float:
+def _count(text: bytes, *, ascii_only: bool | None = None) -> float:
     size = len(text)
-    if text.isascii():
+    if text.isascii() if ascii_only is None else ascii_only:
         # Looking for one byte is much quicker than counting it, and that quicker than counting two: most text has no
         # backslash at all, and text without many has few \\u escapes.
         if _BACKSLASH not in text or text.count(b"\\") * _ESCAPES_MATTER <= size:

@@ -218,15 +218,18 @@ class Completions:
         """Read and classify."""
         named = cycle.link.named
         form, place = route is _OTHER and is_form(named), None
+        ascii_only = form or raw.isascii()
         if form:
             body, place = read_form(named, raw)
         else:
-            read = parse_body(raw, route)
+            read = parse_body(raw, route, ascii_only=ascii_only)
             if isinstance(read, Refused):
                 return read
             body = read
         countable = b"" if form else raw  # sound and pictures have no text to count
-        facts = Facts(route, cycle.path, named, countable, body, call.request_id, tenant, quiet=names.quiet)
+        facts = Facts(
+            route, cycle.path, named, countable, body, call.request_id, tenant, quiet=names.quiet, ascii_only=ascii_only
+        )
         classified = self._classifier.classify(facts)
         if isinstance(classified, Refused):
             return classified
@@ -391,8 +394,7 @@ class Completions:
         self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries
     ) -> Coroutine[Any, Any, Response]:
         """Send the request, or that of its next leg, and wait for the head of its answer."""
-        splice = None if tries.resuming is None else tries.resuming.splice
-        content = body_of(asked, backend, lease, splice)
+        content = body_of(asked, backend, lease, None if tries.resuming is None else tries.resuming.splice)
         exchange.asked()
         headers = headers_of(asked, backend, lease, exchange.trace)
         return backend.upstream.request(b"POST", target_of(asked), headers, content, sent=exchange.sent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.classify import ParsedBody, Route
-from tidegate.classify.estimates import EstimateRequest, LearnedPredictor, Quantiles
+from tidegate.classify.estimates import LearnedPredictor, Quantiles
 from tidegate.core import Outcome, WorkEstimate
 from tidegate.simulation import Record, Request
 
@@ -24,10 +24,15 @@ class GatewayEstimator:
     def predict(self, request: Request) -> WorkEstimate:
         """See ``Estimator``."""
         raw = _WORD * request.prompt_tokens
-        asked = EstimateRequest(
-            request.tenant, request.pool, request.band, Route.CHAT, raw, ParsedBody(), request.max_tokens
+        predicted = self._predictor.predict(
+            request.tenant,
+            request.pool,
+            request.band,
+            route=Route.CHAT,
+            raw=raw,
+            body=ParsedBody(),
+            limit=request.max_tokens,
         )
-        predicted = self._predictor.predict(asked)
         self._predicted[self._count] = predicted
         self._count += 1
         return predicted.work
