@@ -128,3 +128,13 @@ def test_a_loopback_gateway_refuses_foreign_hosts_and_a_public_one_does_not(head
     assert (refused.status, refused.param) == (403, "host")
     anywhere = identify(TENANTS + PUBLIC, headers)
     assert not isinstance(anywhere, Refused) or anywhere.reason is Reason.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("foreign", [{b"host": b"attacker.example"}, {b"host": b""}, {}])
+def test_a_good_host_lends_nothing_to_the_next_request(foreign: Headers) -> None:
+    classifier = Classifier(parse_settings(MODELS + OPEN))
+    for _ in range(2):
+        assert isinstance(classifier.identify(LOCAL), Tenant)
+        refused = classifier.identify(foreign)
+        assert isinstance(refused, Refused)
+        assert refused.status == 403

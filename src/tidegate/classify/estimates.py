@@ -36,7 +36,7 @@ DEFAULT_OUTPUT_TOKENS: Final = (200, 600, 1500)
 """Output quantiles before anything is known: the conversation traces of 2023 and 2024 lie near these."""
 
 V = TypeVar("V")
-_Key = tuple[str | int, ...]
+Key = tuple[str | int, ...]
 """Of tenant, pool and band those that the rows of a table stand for."""
 
 _SAMPLE_ABOVE: Final = 8192
@@ -60,19 +60,39 @@ _OTHER: Final = Route.OTHER
 class Quantiles:
     """A prediction in tokens: input, and quantiles of the whole output (all choices).
 
-    ``memo`` is the predictor's own: what ``learn`` needs of the request, so that nobody keeps its body for that.
+    The rest is the predictor's own: what ``learn`` needs of the request, so that nobody keeps its body for that.
+    As it is by default, nothing is learned of it.
     """
 
-    __slots__ = ("input_tokens", "memo", "output_p50", "output_p90", "output_p99")
+    __slots__ = (
+        "choices", "common", "factor", "first_count", "generates", "input_tokens",
+        "output_p50", "output_p90", "output_p99", "own",
+    )  # fmt: skip
 
     def __init__(
-        self, input_tokens: int, output_p50: int, output_p90: int, output_p99: int, memo: object = None
+        self,
+        input_tokens: int,
+        output_p50: int,
+        output_p90: int,
+        output_p99: int,
+        factor: Key = (),
+        own: Key = (),
+        common: Key = (),
+        first_count: float = 0.0,
+        choices: int = 1,
+        *,
+        generates: bool = False,
     ) -> None:
         self.input_tokens: Final = input_tokens
         self.output_p50: Final = output_p50
         self.output_p90: Final = output_p90
         self.output_p99: Final = output_p99
-        self.memo: Final = memo
+        self.factor: Final = factor
+        self.own: Final = own
+        self.common: Final = common
+        self.first_count: Final = first_count
+        self.choices: Final = choices
+        self.generates: Final = generates
 
     def forgetful(self) -> Quantiles:
         """Return the same prediction, of which nothing is learned."""
@@ -119,21 +139,6 @@ class Predictor:
         raise NotImplementedError
 
 
-@mypyc_attr(acyclic=True, free_list_len=1)
-class _Memo:
-    __slots__ = ("choices", "common", "factor", "first_count", "generates", "own")
-
-    def __init__(
-        self, factor: _Key, own: _Key, common: _Key, first_count: float, choices: int, *, generates: bool
-    ) -> None:
-        self.factor: Final = factor
-        self.own: Final = own
-        self.common: Final = common
-        self.first_count: Final = first_count
-        self.choices: Final = choices
-        self.generates: Final = generates
-
-
 class LearnedPredictor(Predictor):
     """The default predictor: a learned factor for the input, learned quantiles for the output."""
 
@@ -156,7 +161,7 @@ class LearnedPredictor(Predictor):
     ) -> Quantiles:
         """Return the prediction for one request. Costs a few dictionary look-ups."""
         count = _count(raw, ascii_only=ascii_only) if len(raw) <= _SAMPLE_ABOVE else first_count(raw)
-        named: _Key = (tenant, pool)
+        named: Key = (tenant, pool)
         factor = self._factors.rows.get(named)
         tokens = int(count + 0.5) if factor is None else int(count * factor.value + 0.5)
         if not tokens:
@@ -165,32 +170,28 @@ class LearnedPredictor(Predictor):
         choices = 1 if wanted is None else min(max(wanted, 1), 128)
         # Written token by token. Of routes that are not known, those are that take messages.
         generates = route is not _EMBEDDINGS and (route is not _OTHER or bool(body.messages))
-        own: _Key = (tenant, pool, band)
-        common: _Key = (pool, band)
-        memo = _Memo(named, own, common, count, choices, generates=generates)
+        own: Key = (tenant, pool, band)
+        common: Key = (pool, band)
         if not generates:
-            return Quantiles(tokens, 0, 0, 0, memo)
+            return Quantiles(tokens, 0, 0, 0, named, own, common, count)
         outputs = self._own.rows.get(own)
         if outputs is None:
             outputs = self._common.rows.get(common)
         p50, p90, p99 = DEFAULT_OUTPUT_TOKENS if outputs is None else outputs.quantiles
         if limit is not None and limit < p99:
             p50, p90, p99 = min(p50, limit), min(p90, limit), limit
-        if choices == 1:
-            return Quantiles(tokens, p50, p90, p99, memo)
-        return Quantiles(tokens, p50 * choices, p90 * choices, p99 * choices, memo)
+        if choices > 1:
+            p50, p90, p99 = p50 * choices, p90 * choices, p99 * choices
+        return Quantiles(tokens, p50, p90, p99, named, own, common, count, choices, generates=True)
 
     def learn(self, predicted: Quantiles, *, input_tokens: int | None, output_tokens: int | None) -> None:
         """Take in what the request really used."""
-        memo = predicted.memo
-        if not isinstance(memo, _Memo):
-            return
-        if input_tokens is not None and memo.first_count > 0:
-            self._factors.touch(memo.factor).add(memo.first_count, input_tokens)
-        if output_tokens is not None and memo.generates:
-            bucket = _bucket(output_tokens // memo.choices)
-            self._own.touch(memo.own).add(bucket)
-            self._common.touch(memo.common).add(bucket)
+        if input_tokens is not None and predicted.first_count > 0:
+            self._factors.touch(predicted.factor).add(predicted.first_count, input_tokens)
+        if output_tokens is not None and predicted.generates:
+            bucket = _bucket(output_tokens // predicted.choices)
+            self._own.touch(predicted.own).add(bucket)
+            self._common.touch(predicted.common).add(bucket)
 
 
 def first_count(raw: bytes) -> float:
@@ -311,9 +312,9 @@ class _Table(Generic[V]):
         self._new = new
         self._most = most
         self._newest: V | None = None
-        self.rows: dict[_Key, V] = {}
+        self.rows: dict[Key, V] = {}
 
-    def touch(self, key: _Key) -> V:
+    def touch(self, key: Key) -> V:
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= self._most:

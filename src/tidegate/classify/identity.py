@@ -88,6 +88,7 @@ class Identities:
             Tenant(ANONYMOUS, index(anonymous.band), index(anonymous.max_band)) if anonymous is not None else None
         )
         self._local_only = settings.gateway.listen.is_loopback
+        self._local_host: bytes | None = b"localhost"  # the last one that was found good
 
     def _new(self, row: TenantSettings, index: Callable[[str], int]) -> Tenant:
         tenant = Tenant(
@@ -99,8 +100,12 @@ class Identities:
 
     def identify(self, headers: Headers) -> Tenant | Refused:
         """Return the tenant, or why there is none. Costs one hash; needs no body, so call it before reading one."""
-        if self._local_only and not is_loopback_host(headers.get(b"host")):
-            return foreign_host(headers.get(b"host"))
+        if self._local_only:
+            host = headers.get(b"host")
+            if host != self._local_host:
+                if not is_loopback_host(host):
+                    return foreign_host(host)
+                self._local_host = host
         key = presented_key(headers)
         if isinstance(key, Refused):
             return key
