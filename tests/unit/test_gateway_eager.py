@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.gateway.eager import begin
+from tidegate.gateway.eager import Early
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,10 @@ def anyio_backend() -> str:
 
 
 def begun(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    return begin(asyncio.get_running_loop(), coroutine)
+    early, loop = Early(coroutine), asyncio.get_running_loop()
+    task = early.task(loop)
+    early.begin(loop, task)
+    return task
 
 
 class Work:

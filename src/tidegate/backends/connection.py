@@ -22,6 +22,7 @@ import httptools
 from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedOut, Unavailable
 from tidegate.backends.framing import framed, has_length, head_size, start_of_only_chunk
 from tidegate.backends.ground import Ground, Limits
+from tidegate.backends.names import known, remember
 from tidegate.backends.response import Response
 from tidegate.backends.wire import SHORT
 
@@ -31,12 +32,7 @@ LEAVE_S: Final = 0.5
 SLICE: Final = 262144
 """Bytes of a request body handed to the transport at once, so that pausing can take effect in between."""
 
-
-_MOST_NAMES: Final = 512
-_LONGEST_NAME: Final = 64
 _SPACE: Final = 0x20
-_names: Final[dict[bytes, bytes]] = {}
-"""Names of headers in lower case by what came, so that all responses have the same; bounded, as engines choose them."""
 
 
 class Owner:
@@ -261,12 +257,9 @@ class Connection:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; those after the head are trailers and are dropped."""
         if self._in_head:
-            known = _names.get(name)
-            if known is None:
-                known = _remember(name)
             if value and value[-1] <= _SPACE:
                 value = value.rstrip()
-            self._headers.append((known, value))
+            self._headers.append((known.get(name) or remember(name), value))
 
     def on_headers_complete(self) -> None:
         """Decide how the body ends, and wake whoever waits for the head."""
@@ -385,16 +378,6 @@ class Connection:
             self._timer = self._ground.loop.call_later(min(left, shortest_s), self._check_time)
         else:
             self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
-
-
-def _remember(name: bytes) -> bytes:
-    lower = name.lower()
-    if len(name) <= _LONGEST_NAME:
-        if len(_names) >= _MOST_NAMES:
-            _names.clear()
-        lower = _names.setdefault(lower, lower)  # one object for all ways to write it
-        _names[name] = lower
-    return lower
 
 
 def _probe_when_silent(sock: socket.socket | None) -> None:

@@ -13,7 +13,7 @@ from tidegate.gateway.beginning import Beginning
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.exchange import Exchange, outcome_for
 from tidegate.gateway.link import ClientLink
-from tidegate.gateway.pools import Pools
+from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.relay import Relayed, as_event, failed_headers, look_at_whole, relay_stream, send_head
 from tidegate.gateway.resuming import Client, Resuming, run_leg
@@ -207,6 +207,23 @@ class Answering:
                 self._recorder.first_byte(lease, call.first_at - call.arrived)
         if not failed:
             self._classifier.learn(asked.classified, input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+
+    async def unanswered(
+        self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, backend: Backend, error: BackendError,
+        send: Send,
+    ) -> Requeue | Cut | None:  # fmt: skip
+        """Say how to go on without an answer, or tell the client that there is none."""
+        exchange.response = None
+        if exchange.cut:
+            return Cut.CUT
+        reason = exchange.stopped or exchange.lost or reason_of(error)
+        if exchange.stopped is None:
+            self._pools.unanswered(backend, error)
+            if tries.elsewhere(self._pools, backend):
+                return Requeue(avoid=True, reason=reason)
+        exchange.finish(Release(outcome_for(reason)), reason=reason)
+        await self.fail(call, send, asked, reason, str(error))
+        return None
 
     async def fail(self, call: Call, send: Send, asked: Asked, reason: Reason, detail: str) -> None:
         """Answer a request that got a seat and no answer, or no end of it."""

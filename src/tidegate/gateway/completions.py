@@ -28,7 +28,7 @@ from tidegate.classify import (
 from tidegate.config import Settings
 from tidegate.core import Lease, Paused, Reason, Release, Requeue, Stoppable, Ticket
 from tidegate.gateway.affinity import affinity_of
-from tidegate.gateway.answering import Answering, reason_of
+from tidegate.gateway.answering import Answering
 from tidegate.gateway.asked import Asked
 from tidegate.gateway.beginning import Beginning, Verdict, at_hand, read_beginning
 from tidegate.gateway.body import read_body, too_long
@@ -36,7 +36,6 @@ from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.cycle import Cycle
 from tidegate.gateway.exchange import Exchange, outcome_for
-from tidegate.gateway.link import ClientLink
 from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.reading import read_form
@@ -112,42 +111,64 @@ class Completions:
         self._heartbeat_s = gateway.queue_heartbeat_after
         self._crowd.most = gateway.max_connections_per_tenant
 
-    async def run(self, call: Call, route: Route, cycle: Cycle) -> None:
-        """Answer one request. Raises ``CancelledError`` when its client left."""
-        headers, link, send = cycle.headers, cycle.link, cycle.send
+    def run(self, call: Call, route: Route, cycle: Cycle) -> Coroutine[Any, Any, None]:
+        """Answer one request. What it returns raises ``CancelledError`` when its client left."""
+        link = cycle.link
         named = link.named
-        names = read_headers(headers, named)
+        names = read_headers(cycle.headers, named)
         if isinstance(names, Refused):
-            await self._refuser.early(call, send, names, headers=named, link=link)
-            return
+            return self._refuser.early(call, cycle.send, names, headers=named, link=link)
         tenant = self._classifier.identify(named)
         if not isinstance(tenant, Refused):
             call.tenant = tenant.name
             tenant = self._crowd.enter(tenant.name) or tenant
         if isinstance(tenant, Refused):
-            await self._refuser.early(call, send, tenant, headers=named, link=link)
-            return
+            return self._refuser.early(call, cycle.send, tenant, headers=named, link=cycle.link)
         try:
             raw: bytes | Refused | None = check_json(named, forms=route is _OTHER)
             if raw is None:
                 raw = cycle.body_at_hand(self._max_body)
-                if raw is None:
-                    raw = too_long(named, self._max_body) or await read_body(cycle.receive, self._max_body)
+            if raw is None:
+                return self._read(call, route, cycle, tenant, names)
             asked = self._understand(call, route, cycle, tenant, names, raw) if isinstance(raw, bytes) else raw
-            raw = None  # ``asked`` lets it go while it waits and once it is answered, and nothing else may keep it
-            if asked is None or link.gone:
-                call.left()
-            elif isinstance(asked, Refused):
-                await self._refuser.early(call, send, asked, headers=named, link=link)
-            else:
-                await self._hold(call, asked, link, send)
-        finally:
+        except BaseException:
             self._crowd.leave(tenant.name)
+            raise
+        return self._go_on(call, asked, cycle, tenant.name)
 
-    async def _hold(self, call: Call, asked: Asked, link: ClientLink, send: Send) -> None:
-        exchange = Exchange(self._driver, link, call.trace)
+    async def _read(self, call: Call, route: Route, cycle: Cycle, tenant: Tenant, names: HeaderNames) -> None:
+        """Wait for the body first."""
+        named = cycle.link.named
+        try:
+            raw = too_long(named, self._max_body) or await read_body(cycle.receive, self._max_body)
+            asked = self._understand(call, route, cycle, tenant, names, raw) if isinstance(raw, bytes) else raw
+        except BaseException:
+            self._crowd.leave(tenant.name)
+            raise
+        going_on = self._go_on(call, asked, cycle, tenant.name)
+        raw = asked = None  # which lets it go while it waits and once it is answered: nothing else may keep it
+        await going_on
+
+    def _go_on(self, call: Call, asked: Asked | Refused | None, cycle: Cycle, tenant: str) -> Coroutine[Any, Any, None]:
+        """Answer what was asked; ``None``: its client left before that was known. ``tenant`` leaves the crowd then."""
+        if asked is None or isinstance(asked, Refused) or cycle.link.gone:
+            return self._not_held(call, asked if isinstance(asked, Refused) else None, cycle, tenant)
+        return self._hold(call, asked, cycle, tenant)
+
+    async def _not_held(self, call: Call, refused: Refused | None, cycle: Cycle, tenant: str) -> None:
+        link = cycle.link
+        try:
+            if refused is None or link.gone:
+                call.left()
+            else:
+                await self._refuser.early(call, cycle.send, refused, headers=link.named, link=link)
+        finally:
+            self._crowd.leave(tenant)
+
+    async def _hold(self, call: Call, asked: Asked, cycle: Cycle, tenant: str) -> None:
+        link, send, classified = cycle.link, cycle.send, asked.classified
+        exchange = Exchange(self._driver, link, call.trace, cycle.task)
         self.live.add(exchange)
-        classified = asked.classified
         try:
             with exchange:
                 try:
@@ -169,6 +190,7 @@ class Completions:
                         link.cut()
         finally:
             self.live.discard(exchange)
+            self._crowd.leave(tenant)
             if self._ends.waiting:
                 self._ends.told(f"{classified.tenant.name}/{classified.request_id}")
 
@@ -321,7 +343,7 @@ class Completions:
                         if beginning is None:
                             beginning = await read_beginning(response, self._clock, asked.route)
                     except BackendError as error:
-                        again = await self._unanswered(call, asked, exchange, tries, backend, error, send)
+                        again = await self.answering.unanswered(call, asked, exchange, tries, backend, error, send)
                     else:
                         again = self._again(exchange, tries, backend, beginning)
                         if again is None:
@@ -335,29 +357,6 @@ class Completions:
             if resuming is not None:
                 resuming.ended()
         return exchange.refusal
-
-    async def _unanswered(
-        self,
-        call: Call,
-        asked: Asked,
-        exchange: Exchange,
-        tries: Tries,
-        backend: Backend,
-        error: BackendError,
-        send: Send,
-    ) -> Requeue | Cut | None:
-        """Say how to go on without an answer, or tell the client that there is none."""
-        exchange.response = None
-        if exchange.cut:
-            return _CUT
-        reason = exchange.stopped or exchange.lost or reason_of(error)
-        if exchange.stopped is None:
-            self._pools.unanswered(backend, error)
-            if tries.elsewhere(self._pools, backend):
-                return Requeue(avoid=True, reason=reason)
-        exchange.finish(Release(outcome_for(reason)), reason=reason)
-        await self.answering.fail(call, send, asked, reason, str(error))
-        return None
 
     def _again(self, exchange: Exchange, tries: Tries, backend: Backend, beginning: Beginning) -> Requeue | Cut | None:
         """Say how to go on instead of passing an answer on that has begun so; ``None``: pass it on."""

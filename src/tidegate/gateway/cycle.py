@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from operator import itemgetter
 from typing import Any, Final, Literal
 
 from uvicorn.server import ServerState
@@ -40,8 +39,6 @@ _FAULT_HEADERS: Final = [
     (b"content-type", b"text/plain; charset=utf-8"),
     (b"content-length", b"%d" % len(_FAULT)),
 ]
-_name: Final[Callable[[tuple[bytes, bytes]], bytes]] = itemgetter(0)
-_value: Final[Callable[[tuple[bytes, bytes]], bytes]] = itemgetter(1)
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -111,7 +108,7 @@ class Cycle(Answer):
         response_started: the application has sent a head, though it may still wait here for the first piece.
         response_complete: all of the answer has been sent.
         running: the application has not ended.
-        task: that of the request while it waits, to be taken out of the peer's when it ends.
+        task: that of the request, until it ends.
     """
 
     __slots__ = (
@@ -313,7 +310,10 @@ class Cycle(Answer):
         if self.response_started or self.disconnected or self.flow.write_paused or peer is None:
             return False
         pairs = [*peer.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
-        plan, values = plan_of(tuple(map(_name, pairs))), list(map(_value, pairs))
+        names: tuple[bytes, ...]
+        values: tuple[bytes, ...]
+        names, values = zip(*pairs, strict=True)
+        plan = plan_of(names)
         bodiless = status == 204 or status == 304 or self.method == "HEAD"
         if self.keep_alive and not bodiless and not plan.connections:
             out = rendered(status, plan, values, body)
@@ -333,9 +333,10 @@ class Cycle(Answer):
         peer = self._peer
         defaults = () if peer is None else peer.server_state.default_headers
         pairs: RawHeaders = [*defaults, *headers]
-        self._frame(status, plan_of(tuple(map(_name, pairs))), list(map(_value, pairs)))
+        plan = plan_of(tuple([name for name, _ in pairs]))
+        self._frame(status, plan, tuple([value for _, value in pairs]))
 
-    def _frame(self, status: int, plan: Plan, values: list[bytes]) -> None:
+    def _frame(self, status: int, plan: Plan, values: tuple[bytes, ...]) -> None:
         """Render the head, and say how the body is framed."""
         length: int | None = None
         if plan.length is not None:

@@ -21,39 +21,14 @@ NAME: Final = "begun early"
 """Of each such task: to number them costs as much as to make them current."""
 
 _task: Final = asyncio.Task
-_context: Final = contextvars.copy_context
+_copy: Final = contextvars.copy_context
 _current: Final = asyncio.current_task
 _enter: Final = asyncio._enter_task
 _leave: Final = asyncio._leave_task
 
 
-def begin(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run a coroutine up to its first wait, or to its end; return the task that it is.
-
-    It is the current task meanwhile, so that it can be cancelled and use time-outs as any other. One that has ended is
-    done a turn later.
-    """
-    begun, context = _Begun(coroutine), _context()
-    task: asyncio.Task[None] = _task(begun, loop=loop, name=NAME, context=context)
-    outer = _current(loop)
-    if outer is not None:
-        _leave(loop, outer)
-    _enter(loop, task)
-    try:
-        begun.waits_for = context.run(coroutine.send, None)
-    except StopIteration:
-        begun.end = StopIteration()
-    except BaseException as error:  # noqa: BLE001 - for the task to raise
-        begun.end = error
-    finally:
-        _leave(loop, task)
-        if outer is not None:
-            _enter(loop, outer)
-    return task
-
-
 @mypyc_attr(free_list_len=1)
-class _Begun(Coroutine[Any, Any, None]):
+class Early(Coroutine[Any, Any, None]):
     """What its task sees of a coroutine whose first step is taken before the task asks for it.
 
     Attributes:
@@ -61,13 +36,45 @@ class _Begun(Coroutine[Any, Any, None]):
         end: or how the coroutine ended in it.
     """
 
-    __slots__ = ("_ahead", "_coroutine", "end", "waits_for")
+    __slots__ = ("_ahead", "_context", "_coroutine", "end", "waits_for")
 
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine
+        self._context = _copy()
         self._ahead = True  # a step further than the task knows
         self.waits_for: asyncio.Future[Any] | None = None
         self.end: BaseException | None = None
+
+    def task(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        """Make the task that it is to be."""
+        made: asyncio.Task[None] = _task(self, loop=loop, name=NAME, context=self._context)
+        return made
+
+    def begin(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+        """Run the coroutine up to its first wait, or to its end.
+
+        Its task is the current one meanwhile, so that it can be cancelled and use time-outs as any other. One that has
+        ended is done a turn later.
+        """
+        outer = None
+        try:
+            _enter(loop, task)
+        except RuntimeError:  # within another task, which is rare: to ask first would cost more
+            outer = _current(loop)
+            if outer is None:
+                raise
+            _leave(loop, outer)
+            _enter(loop, task)
+        try:
+            self.waits_for = self._context.run(self._coroutine.send, None)
+        except StopIteration:
+            self.end = StopIteration()
+        except BaseException as error:  # noqa: BLE001 - for the task to raise
+            self.end = error
+        finally:
+            _leave(loop, task)
+            if outer is not None:
+                _enter(loop, outer)
 
     def send(self, value: Any) -> Any:
         """Tell how the first step ended, then take the others."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
@@ -36,7 +36,7 @@ def outcome_for(reason: Reason | None) -> Outcome:
 
 
 class Exchange:
-    """See the module docstring. Belongs to the task that makes it.
+    """See the module docstring. Belongs to the task that makes it, which can be told: to ask for it is slow.
 
     Attributes:
         lease: the seat held now.
@@ -73,10 +73,16 @@ class Exchange:
         "used",
     )
 
-    def __init__(self, driver: Driver, link: ClientLink | None, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        link: ClientLink | None,
+        trace: Trace | None = None,
+        task: asyncio.Task[None] | None = None,
+    ) -> None:
         self._driver = driver
         self.link = link
-        self._task = _current_task(driver.loop)
+        self._task: asyncio.Task[Any] | None = _current_task(driver.loop) if task is None else task
         self._future: asyncio.Future[None] | None = None
         self._sent_at = 0.0
         self._waiting = ""

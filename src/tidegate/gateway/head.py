@@ -44,7 +44,7 @@ def plan_of(names: tuple[bytes, ...]) -> Plan:
     return _plans.get(names) or _planned(names)
 
 
-def rendered(status: int, plan: Plan, values: list[bytes], rest: bytes) -> bytes:
+def rendered(status: int, plan: Plan, values: tuple[bytes, ...], rest: bytes) -> bytes:
     """Return a head, and the rest behind it. The values must not hold control characters, else ``RuntimeError``."""
     text = b"".join(values)
     if text.translate(_OTHERS) != text:

@@ -27,14 +27,16 @@ from uvicorn import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from tidegate.backends.names import known as lower
+from tidegate.backends.names import remember
 from tidegate.classify import RawHeaders, by_name
 from tidegate.gateway.bare import bare_answer, draining, rendered
 from tidegate.gateway.cycle import Application, Asgi, Cycle, Peer
-from tidegate.gateway.eager import begin
+from tidegate.gateway.eager import Early
 from tidegate.gateway.flow import Flow
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.link import ClientLink
-from tidegate.gateway.target import known, read_target
+from tidegate.gateway.target import known, read_target, wants_leave
 
 SPARE: Final = 100
 """Connections beyond the limit that are still told why they are refused."""
@@ -141,10 +143,11 @@ class ClientProtocol(Peer):
                 self._refuse(431, "too_large", self._head_message())
         cycle, self._begins = self._begins, None
         if cycle is not None:
-            task = begin(self.loop, cycle.run(self._app))
+            early = Early(cycle.run(self._app))
+            cycle.task = task = early.task(self.loop)
+            early.begin(self.loop, task)
             if cycle.running:
                 self.tasks.add(task)  # until it ends: a callback for that would be a turn of the loop
-                cycle.task = task
 
     def _parse(self, data: bytes) -> None:
         self._chunk = data
@@ -190,21 +193,21 @@ class ClientProtocol(Peer):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_open:  # not those behind a body: what they say comes too late to be judged
-            self._headers.append((name.lower(), value))
+            self._headers.append((lower.get(name) or remember(name), value))
 
     def on_headers_complete(self) -> None:
         if self._dropping:
             return
         self._head_open = False
         parser = self._parser
-        version = self._version()
+        method: bytes = parser.get_method()
+        version = self._version(len(method))
         if version not in ("1.1", "1.0"):
             self._fault = (400, "bad_request", "Expected HTTP/1.1 or HTTP/1.0, got another version.")
             raise HttpParserError  # which stops the parser
         if self._head_bytes + len(self._chunk) > self._limits.max_head and self._head_size() > self._limits.max_head:
             self._fault = (431, "too_large", self._head_message())
             raise HttpParserError
-        method: bytes = parser.get_method()
         if parser.should_upgrade():
             if method == b"CONNECT":
                 self._fault = (400, "bad_request", "Expected a request of this server, got CONNECT: it is not a proxy.")
@@ -214,11 +217,14 @@ class ClientProtocol(Peer):
         self._body_open, self._beside = True, 0
         self._open(method, version, keep_alive=parser.should_keep_alive())
 
-    def _version(self) -> str:
-        """Give the request's version, from the first line of the bytes with which it began: the parser is slow to."""
+    def _version(self, method_size: int) -> str:
+        """Give the request's version, from where the bytes with which it began have it: the parser is slow to.
+
+        Where empty lines precede them, these are other bytes of the line or its end, and none looks like a version's.
+        """
         if self._fresh:
-            end = self._chunk.find(b"\n")
-            if self._chunk[end - len(_FIRST_LINE_ENDS) : end] == _FIRST_LINE_ENDS:
+            at = method_size + 1 + len(self._url)
+            if self._chunk[at : at + len(_FIRST_LINE_ENDS)] == _FIRST_LINE_ENDS:
                 return "1.1"
         version: str = self._parser.get_http_version()
         return version
@@ -229,7 +235,7 @@ class ClientProtocol(Peer):
         target = known.get(self._url) or read_target(self._url)
         named = by_name(headers)
         self.link = link = ClientLink(self.transport, self.flow, named)
-        leave = b"expect" in named and _wants_leave(headers)
+        leave = b"expect" in named and wants_leave(headers)
         self.cycle = self._begins = link.cycle = Cycle(
             self, link, method=method.decode("ascii"), version=version, target=target, headers=headers,
             keep_alive=keep_alive, expects_leave=leave,
@@ -258,7 +264,6 @@ class ClientProtocol(Peer):
     def answered(self) -> None:
         """Wait for the next request, or end the connection."""
         link, self.link = self.link, None
-        self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
             if not self._body_open:
@@ -386,11 +391,6 @@ def _parser(protocol: ClientProtocol) -> Any:
     # Bytes behind a request that ends its connection are no error of that request: they are dropped with the others.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
-
-
-def _wants_leave(headers: RawHeaders) -> bool:
-    """Whether a client waits for leave to send its body."""
-    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
 def sweep(connections: Iterable[object], now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a request's target says: its path and its query. Clients ask for the same few again and again."""
+"""What a request asks for: path and query, of which clients send the same few again and again; leave to send a body."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from httptools import parse_url
+
+from tidegate.classify import RawHeaders
 
 MOST, LONGEST = 256, 256
 """Targets that are remembered, and the bytes of the longest that is: clients choose them."""
@@ -27,3 +29,8 @@ def read_target(url: bytes) -> Target:
             known.clear()
         known[url] = target
     return target
+
+
+def wants_leave(headers: RawHeaders) -> bool:
+    """Whether a client waits for leave to send its body."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
