@@ -9,6 +9,7 @@ import random
 import pytest
 
 from tidegate.backends import BackendError, Response, Upstream
+from tidegate.backends.response import Sink
 from tidegate.testing.wire import Wire, WireLoop, run_wire, settle
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -41,7 +42,7 @@ async def streaming(loop: WireLoop) -> tuple[Wire, Response]:
     return wire, await task
 
 
-class Taker:
+class Taker(Sink):
     """Takes pieces, all or those whose turn it is, and notes the ones that came with their framing."""
 
     def __init__(self, *, takes: tuple[bool, ...] = (True,)) -> None:
@@ -50,15 +51,15 @@ class Taker:
         self._takes = takes
         self._offered = 0
 
-    def __call__(self, piece: bytes, chunk: bytes | None) -> bool:
-        take = self._takes[self._offered % len(self._takes)]
+    def take(self, piece: bytes, chunk: bytes | None) -> bool:
+        taken = self._takes[self._offered % len(self._takes)]
         self._offered += 1
         if chunk is not None:
             assert chunk == b"%x\r\n%b\r\n" % (len(piece), piece) or chunk == b"%X\r\n%b\r\n" % (len(piece), piece)
-            self.framed += take
-        if take:
+            self.framed += taken
+        if taken:
             self.taken.append(piece)
-        return take
+        return taken
 
 
 async def read_all(response: Response, taker: Taker) -> bytes:

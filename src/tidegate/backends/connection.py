@@ -200,7 +200,7 @@ class Connection:
         response.last_byte_at = self._ground.time()
         if self._between and (sink := response.sink) is not None:
             start = start_of_only_chunk(data)
-            if start and sink(data[start:-2], data):
+            if start and sink.take(data[start:-2], data):
                 return
         self._dry += len(data)
         try:

@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING
 
 from tidegate.backends.errors import BackendError, Broken
 from tidegate.backends.ground import Ground
+from tidegate.core.compiling import mypyc_attr
 
 if TYPE_CHECKING:
     from tidegate.backends.connection import Connection
 
-Sink = Callable[[bytes, bytes | None], bool]
-"""Takes a piece of a body and, where it came as exactly one chunk, that chunk with its framing (RFC 9112 §7.1).
 
-Says whether it took the piece. MUST NOT raise and MUST NOT block.
-"""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Sink:
+    """Takes pieces of a body as they come, from within the connection's callback."""
+
+    __slots__ = ()
+
+    def take(self, piece: bytes, chunk: bytes | None) -> bool:
+        """Take a piece, or leave it; whether it was taken. MUST NOT raise and MUST NOT block.
+
+        Args:
+            piece: of the body.
+            chunk: where it came as exactly one chunk, that chunk with its framing (RFC 9112 §7.1).
+        """
+        raise NotImplementedError
 
 
 class Response:
@@ -214,7 +225,7 @@ class Response:
 
     def feed(self, data: bytes) -> bool:
         """A piece of the body has come. Whether it has been passed on already, so that nothing waits here."""
-        if self.sink is not None and self.sink(data, None):
+        if self.sink is not None and self.sink.take(data, None):
             return True
         self.sink = None  # what comes after this piece must not go before it
         self._pieces.append(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.backends import BackendError, Broken, Response
+from tidegate.backends.response import Sink
 from tidegate.classify import RawHeaders, unmeasured_headers
 from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.call import Call, Send
@@ -64,6 +65,27 @@ async def send_head(call: Call, response: Response, send: Send) -> None:
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
 
 
+class _Through(Sink):
+    """Passes pieces on to a client that keeps up."""
+
+    __slots__ = ("_call", "_client", "_clock", "_watch")
+
+    def __init__(self, call: Call, client: ClientLink, clock: Clock, watch: StreamWatch) -> None:
+        self._call = call
+        self._client = client
+        self._clock = clock
+        self._watch = watch
+
+    def take(self, piece: bytes, chunk: bytes | None) -> bool:
+        if len(piece) > PIECE or not self._client.pass_on(piece, chunk):
+            return False
+        call, watch = self._call, self._watch
+        watch.piece(piece)
+        if call.first_at is None and watch.content:
+            call.first_at = self._clock.now()
+        return True
+
+
 async def relay_stream(
     call: Call, response: Response, send: Send, *, client: ClientLink, clock: Clock, first: bytes, watch: StreamWatch
 ) -> Relayed:
@@ -84,16 +106,7 @@ async def relay_stream(
     if not call.started:
         await send_head(call, response, send)
     data: bytes | None = first
-    to_client = client.pass_on
-
-    def pass_on(piece: bytes, chunk: bytes | None) -> bool:
-        if len(piece) > PIECE or not to_client(piece, chunk):
-            return False
-        watch.piece(piece)
-        if call.first_at is None and watch.content:
-            call.first_at = clock.now()
-        return True
-
+    through = _Through(call, client, clock, watch)
     try:
         while data:
             if call.first_at is None and watch.content:
@@ -107,7 +120,7 @@ async def relay_stream(
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             data = response.try_read()
             if data is None:
-                data = await response.read_past(pass_on)
+                data = await response.read_past(through)
             watch.piece(data)
     except BackendError as error:
         if watch.failed:  # the client has been told by the upstream itself

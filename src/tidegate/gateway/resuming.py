@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tidegate.backends import BackendError, Broken, Response
+from tidegate.backends.response import Sink
 from tidegate.classify import Route
 from tidegate.config import Settings
 from tidegate.core import Stoppable
@@ -163,6 +164,28 @@ class Client:
         self.pass_on = pass_on
 
 
+class _Through(Sink):
+    """Passes pieces on of which nothing has to be changed, and keeps them."""
+
+    __slots__ = ("_client", "_splice", "_watch")
+
+    def __init__(self, splice: Splice, client: Client | None, watch: StreamWatch | None) -> None:
+        self._splice = splice
+        self._client = client
+        self._watch = watch
+
+    def take(self, piece: bytes, chunk: bytes | None) -> bool:
+        splice, client, watch = self._splice, self._client, self._watch
+        if len(piece) > PIECE or not splice.passes(piece):
+            return False
+        if client is not None and not client.pass_on(piece, chunk):
+            return False
+        splice.keep(piece)
+        if watch is not None:
+            watch.piece(piece)
+        return True
+
+
 async def run_leg(
     response: Response, first: bytes, resuming: Resuming, watch: StreamWatch, client: Client | None, clock: Clock
 ) -> BackendError | None:
@@ -180,17 +203,7 @@ async def run_leg(
     """
     splice = resuming.splice
     follows = not resuming.carries and client is not None
-
-    def pass_on(piece: bytes, chunk: bytes | None) -> bool:
-        if len(piece) > PIECE or not splice.passes(piece):
-            return False
-        if client is not None and not client.pass_on(piece, chunk):
-            return False
-        splice.keep(piece)
-        if follows:
-            watch.piece(piece)
-        return True
-
+    through = _Through(splice, client, watch if follows else None)
     data: bytes | None = first
     try:
         while data:
@@ -210,7 +223,7 @@ async def run_leg(
                 break
             data = response.try_read()
             if data is None:
-                data = await response.read_past(pass_on)
+                data = await response.read_past(through)
     except BackendError as error:
         return error
     complete = watch.complete if follows else splice.complete
