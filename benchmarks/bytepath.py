@@ -30,6 +30,7 @@ from benchmarks.load import KEY, request_bytes
 from tidegate.testing.processes import end
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILDS = {"compiled": ROOT / "build" / "compiled", "interpreted": ROOT / "src"}
 START_S = 60.0
 SEATS = 256
 
@@ -84,20 +85,39 @@ def measure(command: Command, size: Size = Size()) -> Figures:
 
 
 def run() -> list[tuple[str, str, str]]:
-    """Give the rows of the bare proxy and of the real gateway."""
+    """Give the rows of the bare proxy and of the real gateway, interpreted and, where it is built, compiled."""
     bare = measure(bare_command)
-    with tempfile.TemporaryDirectory() as folder:
-        real = measure(lambda port, backend: serve_command(Path(folder), port, backend))
-    _ratios.note("CPU per plain request: tidegate over bare proxy", real.plain_us / bare.plain_us)
-    _ratios.note("CPU per streamed chunk: tidegate over bare proxy", real.chunk_us / bare.chunk_us)
-    return [
+    rows = [
         ("bare uvicorn + client proxy: CPU per plain request", f"{bare.plain_us:.1f} µs", "about 43 µs"),
-        ("tidegate serve: CPU per plain request", f"{real.plain_us:.1f} µs", "under 99 µs"),
         ("bare uvicorn + client proxy: CPU per streamed chunk", f"{bare.chunk_us:.1f} µs", "about 23 µs"),
-        ("tidegate serve: CPU per streamed chunk", f"{real.chunk_us:.1f} µs", "under 47 µs"),
         ("bare uvicorn + client proxy: added latency", bare.added, ""),
-        ("tidegate serve: added latency", real.added, "p99 under 1 ms"),
     ]
+    for build, folder in BUILDS.items():
+        name = f"tidegate serve, {build}"
+        if not folder.exists():
+            rows.append((name, "not built: make build/compiled/.built", ""))
+            continue
+        real = _served(folder)
+        _ratios.note(f"CPU per plain request: tidegate, {build}, over bare proxy", real.plain_us / bare.plain_us)
+        _ratios.note(f"CPU per streamed chunk: tidegate, {build}, over bare proxy", real.chunk_us / bare.chunk_us)
+        rows.append((f"{name}: CPU per plain request", f"{real.plain_us:.1f} µs", "under 99 µs"))
+        rows.append((f"{name}: CPU per streamed chunk", f"{real.chunk_us:.1f} µs", "under 47 µs"))
+        rows.append((f"{name}: added latency", real.added, "p99 under 1 ms"))
+    return rows
+
+
+def _served(build: Path) -> Figures:
+    """Measure the gateway of one build."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(build)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return measure(lambda port, backend: serve_command(Path(folder), port, backend))
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def bare_command(port: int, backend: str) -> Sequence[str]:
