@@ -125,6 +125,14 @@ def test_a_usage_that_cannot_be_read_is_none() -> None:
     assert watched(b'data: {"usage":{"prompt_tokens":"many"}}\n\n').used() == NOTHING
 
 
+@pytest.mark.parametrize("tokens", [-1, -(2**63), 2**32 + 1, 2**62, 2**63, 2**64])
+def test_a_number_that_no_answer_can_have_used_is_not_told(tokens: int) -> None:
+    usage = b'"usage":{"prompt_tokens":5,"completion_tokens":%d}}' % tokens
+    assert watched(ROLE + WORD + STOP + b'data: {"choices":[],' + usage + b"\n\n" + DONE).used() == Used(5, None)
+    assert inspect_whole(b"{" + usage) == (False, Used(5, None))
+    assert inspect_whole(b'{"usage":{"input_tokens":%d,"output_tokens":7}}' % tokens) == (False, Used(None, 7))
+
+
 def test_a_whole_answer_tells_usage_and_failure() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 4}
     assert inspect_whole(json.dumps({"object": "chat.completion", "usage": usage}).encode()) == (False, Used(3, 4))

@@ -53,6 +53,9 @@ _TYPED_END: Final = re.compile(
 _FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
+MOST_TOKENS: Final = 2**32
+"""Most tokens that are believed of one answer. Sums of them stay within the 64 bits that a store has for each."""
+
 _decode_usage: Final[Callable[[bytes], fields.Usage]] = fields.decode_usage
 _decode_whole: Final[Callable[[bytes], fields.Whole]] = fields.decode_whole
 
@@ -254,7 +257,15 @@ def _usage_of(data: bytes) -> Used:
 def _used(usage: fields.Usage) -> Used:
     """Give what is told in the words of either API."""
     told, written = usage.prompt_tokens, usage.completion_tokens
-    return Used(usage.input_tokens if told is None else told, usage.output_tokens if written is None else written)
+    return Used(
+        _count(usage.input_tokens if told is None else told),
+        _count(usage.output_tokens if written is None else written),
+    )
+
+
+def _count(tokens: int | None) -> int | None:
+    """Give what can be a number of tokens; anything else is as good as not told."""
+    return tokens if tokens is not None and 0 <= tokens <= MOST_TOKENS else None
 
 
 def inspect_whole(body: bytes) -> tuple[bool, Used]:
