@@ -198,6 +198,8 @@ def test_after_plain_reuses_after_a_length_and_not_after_chunks() -> None:
         b"HTTP/1.1 099 Low\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\n\r\n",
+        b"HTTP/1.1 600 No\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 999 No\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
         b"HTTP/1.1 200 OK\r\nA: b\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nA: b\rContent-Length: 0\r\n\r\n",

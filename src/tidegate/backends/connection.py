@@ -270,6 +270,8 @@ class Connection:
         if self._dry > self._limits.max_head and head_size(headers) > self._limits.max_head:
             raise _Refused(f"a response head over {self._limits.max_head} bytes")
         self._in_head = status < 200  # else what comes now are trailers
+        if status > 599:  # RFC 9110 §15: invalid
+            raise _Refused(f"a response with status {status}, which does not exist")
         if status < 200:
             if status < 100 or status == 101:
                 raise _Refused(f"a response with status {status}, which was not asked for")
