@@ -24,7 +24,7 @@ from datetime import timedelta
 from tidegate.runtime import clock
 real = clock.SystemClock.utc_now
 def utc_now(self):
-    return real(self) + timedelta(seconds=float(open({path!r}).read() or 0))
+    return real() + timedelta(seconds=float(open({path!r}).read() or 0))
 clock.SystemClock.utc_now = utc_now
 """
 
