@@ -70,7 +70,7 @@ class Backend:
     """
 
     __slots__ = (
-        "_sign",
+        "_tells_priority",
         "credential",
         "engine",
         "full_seats",
@@ -94,7 +94,7 @@ class Backend:
     ) -> None:
         self.row = row
         self.name: str = row.name
-        self._sign = engine.priority.value if row.send_priority else 0
+        self._tells_priority = row.send_priority
         self.pool = pool
         self.upstream = upstream
         self.engine = engine
@@ -106,7 +106,7 @@ class Backend:
 
     def priority_of(self, rank: int) -> int | None:
         """Turn a rank (0 is best) into the ``priority`` that its engine is told; ``None``: it is told none."""
-        return rank * self._sign if self._sign else None
+        return self.engine.priority_of(rank) if self._tells_priority else None
 
     @property
     def up(self) -> bool:
