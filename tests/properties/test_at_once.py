@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from properties.test_machine import TENANTS, make_policy
+from properties.machine_policies import TENANTS, make_policy
 from tidegate.core import Action, Dispatch, Lease, Outcome, Policy, Release, Requeue, Scheduler, Stoppable, Ticket
 from tidegate.core import WorkEstimate as Work
 

@@ -7,7 +7,8 @@ import random
 import sys
 from collections.abc import Callable
 
-from properties.test_machine import BACKENDS, TENANTS, Machine
+from properties.machine import Machine
+from properties.machine_policies import BACKENDS, TENANTS
 from tidegate.core import Outcome, Stoppable
 
 

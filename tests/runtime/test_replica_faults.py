@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from runtime.test_replica import Gateway, stage
+from runtime.replica_stage import Gateway, stage
 from tidegate.core import Counters, Signal
 from tidegate.runtime import replica
 from tidegate.stores.ledger_client import Standing

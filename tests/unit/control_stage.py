@@ -8,6 +8,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidegate.classify import Classifier
 from tidegate.config import Settings, key_digest, parse_settings
 from tidegate.control import Audit, Books, Feed, Hooks, Keeper, Live, build_control_app
 from tidegate.control.letters import Letters
@@ -21,6 +22,7 @@ from unit import openapi_check
 LOCAL = [(b"host", b"127.0.0.1:8401")]
 JSON = (b"content-type", b"application/json")
 FILE = 'models: [{name: m, backends: [{name: b, url: "http://b:1", seats: 1, api_key: hunter2}]}]\n'
+TENANTS = f"tenants: [{{name: checkout, keys: ['{key_digest('checkout-key')}'], band: p0}}]\n"
 OPERATORS = (
     f"operators: [{{name: duty, role: operator, token: '{key_digest('duty-token')}'}}, "
     f"{{name: wall, role: viewer, token: '{key_digest('wall-token')}'}}]"
@@ -133,3 +135,17 @@ class Stage:
 
     async def get(self, path: str, headers: list[tuple[bytes, bytes]] | None = None, *, method: str = "GET") -> Answer:
         return await self.ask(method, path, headers=LOCAL if headers is None else headers)
+
+
+async def create(stage: Stage, name: object = "shop", **settings: Any) -> Any:
+    answer = await stage.ask("POST", "/admin/tenants", {"name": name, **settings})
+    assert answer.status == 201, answer.body
+    return answer.json
+
+
+def who(stage: Stage, key: str) -> str | None:
+    """Whose key it is, as those who answer clients see it."""
+    found = Classifier(stage.live.settings).identify(
+        {b"host": b"localhost", b"authorization": f"Bearer {key}".encode()}
+    )
+    return getattr(found, "name", None)
