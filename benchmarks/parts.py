@@ -1,8 +1,9 @@
 """Where the gateway's time goes: samples of its stack under plain requests, by part, and a flame graph.
 
-``python -m benchmarks.parts [FLAME.svg]`` runs the gateway as ``benchmarks.bytepath`` does, has py-spy look at it 500
-times a second, and prints µs of CPU by part. A sample counts for the innermost frame that is ours or uvicorn's, so that
-what a library does on our behalf stands with whoever called it.
+``PYTHONPATH=build/compiled python -m benchmarks.parts [FLAME.svg]`` runs the gateway as ``benchmarks.bytepath`` does,
+has py-spy look at it 500 times a second, and prints µs of CPU by part; without the path, those of the interpreted
+gateway. A sample counts for the innermost frame that is ours, so that what a library does on our behalf stands with
+whoever called it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import bytepath
+from benchmarks.flame import drawn, is_kernel, legible_frame, tree
 from benchmarks.peers.install import NotThereError, python_peer
 
 RATE = 500
@@ -41,36 +43,58 @@ PARTS = {
     "gateway/flow": "client's side",
     "gateway/cycle": "client's side",
     "gateway/eager": "client's side",
-    "uvicorn": "client's side",
     "backends": "backend's side",
     "gateway": "forwarding",
 }
 """Beginnings of modules, and what they belong to; of those that fit, the longest counts."""
 
-_OURS = re.compile(r"\(.*/(?:tidegate/|(?=uvicorn/))([\w/]+)\.py")
+_OURS = re.compile(r"\(.*tidegate/(?P<file>[\w/]+)\.py|^CPy(?:Def|Py)_tidegate___(?P<room>\w+?)___(?P<module>\w+?)___")
+_WAITING = re.compile(r"epoll_p?wait|_worker\b")
+"""Frames of a thread that has nothing to do; the kernel's work for such a call counts with them."""
 
 
 def part_of(frames: Sequence[str]) -> str:
-    """Name the part that a stack belongs to: outermost frame first, each as ``name (path:line)``."""
+    """Name the part that a stack belongs to: outermost frame first.
+
+    A frame is ``name (path:line)``, or of compiled code its function's name.
+    """
     for frame in reversed(frames):
         found = _OURS.search(frame)
-        fits = [start for start in PARTS if found is not None and found[1].startswith(start)]
+        module = "" if found is None else found["file"] or f"{found['room']}/{found['module']}"
+        fits = [start for start in PARTS if module.startswith(start)]
         if fits:
             return PARTS[max(fits, key=len)]
     return LOOP
 
 
-def shares(lines: Iterable[str]) -> Counter[str]:
-    """Count samples by part; ``lines`` are collapsed stacks, ``outer;…;inner COUNT``.
+def busy(lines: Iterable[str]) -> list[tuple[list[str], int]]:
+    """Read collapsed stacks, ``outer;…;inner COUNT``, but for those of threads that wait.
 
     What does not end in a count is left out: a name may be any text, one of several lines too.
     """
+    split = (line.rpartition(" ") for line in lines)
+    found = [(stack.split(";"), int(count)) for stack, _, count in split if count.isdecimal()]
+    return [(frames, count) for frames, count in found if not _WAITING.search(";".join(frames[-9:]))]
+
+
+def shares(stacks: Iterable[tuple[Sequence[str], int]]) -> Counter[str]:
+    """Count samples by part."""
     found: Counter[str] = Counter()
-    for line in lines:
-        stack, _, count = line.rpartition(" ")
-        if count.isdecimal():
-            found[part_of(stack.split(";"))] += int(count)
+    for frames, count in stacks:
+        found[part_of(frames)] += count
     return found
+
+
+def drawing(stacks: Iterable[tuple[Sequence[str], int]]) -> str:
+    """Return the flame graph of samples as SVG."""
+    named = []
+    for frames, count in stacks:
+        shown = (
+            (legible_frame(frame), "kernel" if is_kernel(frame) else part_of(frames[: place + 1]))
+            for place, frame in enumerate(frames)
+        )
+        named.append(([(name, part) for name, part in shown if name is not None], count))
+    return drawn(tree(named), "A plain request through tidegate: CPU by function")
 
 
 def main(flame: str | None = None) -> None:
@@ -84,11 +108,11 @@ def main(flame: str | None = None) -> None:
         with bytepath.proxy(lambda port, to: bytepath.serve_command(Path(folder), port, to), engine) as (pid, url):
             plain_us = min(bytepath.plain_us(pid, url, 8_000) for _ in range(3))
             with bytepath.loading(MOST_REQUESTS, url):
-                _record(spy, pid, raw, "raw")
-                if flame is not None:
-                    _record(spy, pid, Path(flame), "flamegraph")
-                    Path(flame).write_text(titled(legible(Path(flame))))
-        found = shares(legible(raw).splitlines())
+                _record(spy, pid, raw)
+        stacks = busy(legible(raw).splitlines())
+    if flame is not None:
+        Path(flame).write_text(drawing(stacks))
+    found = shares(stacks)
     table = Table("part", "share", "µs", title=f"a plain request: {plain_us:.0f} µs of CPU; {found.total()} samples")
     for name, count in found.most_common():
         table.add_row(name, f"{count / found.total():.0%}", f"{plain_us * count / found.total():.0f}")
@@ -101,16 +125,11 @@ def legible(file: Path) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-def titled(svg: str) -> str:
-    """Say in a flame graph what it shows; py-spy writes its command there, with the places of this machine."""
-    return re.sub(r'(<text id="title"[^>]*>)[^<]*', r"\1A plain request through tidegate: CPU by function", svg)
-
-
-def _record(spy: Path, pid: int, to: Path, form: str) -> None:
-    options = ["--rate", str(RATE), "--duration", str(SECONDS), "--format", form]
-    options.append("--full-filenames" if form == "raw" else "--function")
-    command = [str(spy), "record", "--pid", str(pid), *options, "--output", str(to)]
-    subprocess.run(command, check=True, capture_output=True)
+def _record(spy: Path, pid: int, to: Path) -> None:
+    options = ["--rate", str(RATE), "--duration", str(SECONDS), "--format", "raw", "--full-filenames", "--native"]
+    subprocess.run(
+        [str(spy), "record", "--pid", str(pid), *options, "--output", str(to)], check=True, capture_output=True
+    )
 
 
 if __name__ == "__main__":
