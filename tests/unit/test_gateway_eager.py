@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.gateway.eager import Early
+from tidegate.gateway.eager import EagerTask
 
 pytestmark = pytest.mark.anyio
 
@@ -22,11 +22,22 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def begun(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    early, loop = Early(coroutine), asyncio.get_running_loop()
-    task = early.task(loop)
-    early.begin(loop, task)
-    return task
+class Begun:
+    """A coroutine that has been begun, and how it ended."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.end: asyncio.Future[None] = loop.create_future()
+        self.task = EagerTask(self._run(coroutine), loop)
+        self.task.begin()
+
+    async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except BaseException as error:  # noqa: BLE001 - as it comes
+            self.end.set_exception(error)
+        else:
+            self.end.set_result(None)
 
 
 class Work:
@@ -35,7 +46,7 @@ class Work:
     def __init__(self) -> None:
         self.future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.steps: list[str] = []
-        self.seen: set[asyncio.Task[Any] | None] = set()
+        self.seen: set[object] = set()
 
     async def run(self) -> None:
         self.seen.add(asyncio.current_task())
@@ -50,61 +61,140 @@ class Work:
 
 
 async def test_what_need_not_wait_ends_before_the_callback_does() -> None:
-    steps = []
+    steps: list[object] = []
 
     async def run() -> None:
         steps.append(asyncio.current_task())
 
     outer = asyncio.current_task()
-    task = begun(run())
-    assert steps == [task]
+    begun = Begun(run())
+    assert steps == [begun.task]
+    assert begun.task.done()
     assert asyncio.current_task() is outer
-    await task
+    for _ in range(2):
+        await asyncio.sleep(0)
     assert len(steps) == 1
 
 
 async def test_what_waits_goes_on_as_the_same_task() -> None:
     work = Work()
-    task = begun(work.run())
+    begun = Begun(work.run())
     assert work.steps == ["begun"]
     work.future.set_result("went on")
-    await task
+    assert not begun.task.done()
+    await begun.end
+    await asyncio.sleep(0)
+    assert begun.task.done()
     assert work.steps == ["begun", "went on"]
-    assert work.seen == {task}
+    assert work.seen == {begun.task}
+
+
+async def test_it_hears_the_error_of_what_it_waits_for() -> None:
+    work = Work()
+    begun = Begun(work.run())
+    work.future.set_exception(KeyError("of the future"))
+    with pytest.raises(KeyError, match="of the future"):
+        await begun.end
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
-async def test_it_is_cancelled_where_it_waits_also_before_its_task_knows(turns: int) -> None:
+async def test_it_is_cancelled_where_it_waits(turns: int) -> None:
     work = Work()
-    task = begun(work.run())
+    begun = Begun(work.run())
     for _ in range(turns):
         await asyncio.sleep(0)
-    task.cancel()
+    assert begun.task.cancel()
+    assert begun.task.cancelling() == 1
     with pytest.raises(asyncio.CancelledError):
-        await task
+        await begun.end
     assert work.steps == ["begun", "cancelled"]
     assert work.future.cancelled()
+
+
+async def test_it_is_cancelled_where_what_it_waited_for_has_come() -> None:
+    work = Work()
+    begun = Begun(work.run())
+    work.future.set_result("went on")
+    begun.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun.end
+    assert work.steps == ["begun", "cancelled"]
+
+
+async def test_it_is_cancelled_at_its_next_wait_when_it_cancels_itself() -> None:
+    steps: list[str] = []
+
+    async def run() -> None:
+        own: Any = asyncio.current_task()
+        own.cancel("by itself")
+        steps.append("goes on")
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            await asyncio.sleep(0)  # only once
+            steps.append("after it")
+            raise
+
+    begun = Begun(run())
+    assert steps == ["goes on"]
+    with pytest.raises(asyncio.CancelledError):
+        await begun.end
+    assert steps == ["goes on", "cancelled", "after it"]
+
+
+async def test_it_is_cancelled_in_a_turn_that_it_gives_to_others() -> None:
+    steps: list[str] = []
+
+    async def run() -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+
+    begun = Begun(run())
+    begun.task.cancel()
+    await begun.end
+    assert steps == ["cancelled"]
 
 
 async def test_one_that_has_ended_is_not_cancelled() -> None:
     async def run() -> None:
         pass
 
-    task = begun(run())
-    task.cancel()
-    await task
-    assert not task.cancelled()
+    begun = Begun(run())
+    assert not begun.task.cancel()
+    await begun.end
+
+
+async def test_a_cancellation_can_be_taken_back() -> None:
+    work = Work()
+    begun = Begun(work.run())
+    work.future.set_result("went on")
+    begun.task.cancel()
+    assert begun.task.uncancel() == 0
+    assert begun.task.uncancel() == 0
+    await begun.end
+    assert work.steps == ["begun", "went on"]
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_its_error_is_the_task_s(waits: bool) -> None:
+@pytest.mark.parametrize("error", [KeyError("at fault"), asyncio.CancelledError()])
+async def test_its_error_is_the_loop_s_but_for_a_cancellation(waits: bool, error: BaseException) -> None:
     async def run() -> None:
         if waits:
             await asyncio.sleep(0)
-        raise KeyError("at fault")
+        raise error
 
-    with pytest.raises(KeyError, match="at fault"):
-        await begun(run())
+    loop = asyncio.get_running_loop()
+    faults: list[BaseException] = []
+    loop.set_exception_handler(lambda _loop, context: faults.append(context["exception"]))
+    task = EagerTask(run(), loop)
+    task.begin()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert task.done()
+    assert faults == ([error] if isinstance(error, KeyError) else [])
 
 
 async def test_it_has_a_context_of_its_own_in_all_its_steps() -> None:
@@ -114,11 +204,13 @@ async def test_it_has_a_context_of_its_own_in_all_its_steps() -> None:
         NAME.set("inside")
         await asyncio.sleep(0)
         names.append(NAME.get())
+        await asyncio.sleep(0.001)
+        names.append(NAME.get())
 
-    task = begun(run())
+    begun = Begun(run())
     assert NAME.get() == "outside"
-    await task
-    assert names == ["inside"]
+    await begun.end
+    assert names == ["inside", "inside"]
 
 
 async def test_time_outs_work_from_the_first_step_on() -> None:
@@ -126,8 +218,35 @@ async def test_time_outs_work_from_the_first_step_on() -> None:
         async with asyncio.timeout(0):
             await asyncio.get_running_loop().create_future()
 
+    begun = Begun(run())
     with pytest.raises(TimeoutError):
-        await begun(run())
+        await begun.end
+    assert begun.task.cancelling() == 0
+
+
+async def test_a_cancellation_is_not_taken_for_the_time_out_that_comes_with_it() -> None:
+    async def run() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.get_running_loop().create_future()
+
+    begun = Begun(run())
+    begun.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun.end
+
+
+async def test_a_task_that_it_waits_for_is_cancelled_with_it() -> None:
+    work = Work()
+
+    async def run() -> None:
+        await asyncio.ensure_future(work.run())
+
+    begun = Begun(run())
+    await asyncio.sleep(0)
+    begun.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun.end
+    assert work.steps == ["begun", "cancelled"]
 
 
 async def test_nothing_is_left_to_the_collector() -> None:
@@ -135,13 +254,20 @@ async def test_nothing_is_left_to_the_collector() -> None:
         if waits:
             await asyncio.sleep(0)
 
+    async def end(waits: bool) -> None:
+        task = EagerTask(run(waits), asyncio.get_running_loop())
+        task.begin()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert task.done()
+
     for waits in (False, True):  # what is made once
-        await begun(run(waits))
+        await end(waits)
     gc.collect()
     gc.disable()
     try:
         for number in range(100):
-            await begun(run(number % 2 == 0))
+            await end(number % 2 == 0)
         assert gc.collect() < 20
     finally:
         gc.enable()

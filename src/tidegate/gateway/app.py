@@ -26,7 +26,7 @@ from tidegate.config import Settings
 from tidegate.core import Outcome, Reason
 from tidegate.gateway.call import Call
 from tidegate.gateway.completions import Completions
-from tidegate.gateway.cycle import Application, AsgiApp, Cycle
+from tidegate.gateway.cycle import Application, AsgiApp, Cycle, as_task
 from tidegate.gateway.models import Models
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import PATH as REQUESTS
@@ -74,7 +74,7 @@ class Gateway(Application):
         self._driver = driver
         self._clock = clock
         self._log = log
-        self._jobs = jobs
+        self._jobs = None if jobs is None else as_task(jobs)
         self._traces = traces
         self._local_only = settings.gateway.listen.is_loopback
         self._count = 0

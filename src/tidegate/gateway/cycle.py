@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 from tidegate.classify import RawHeaders
 from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.bare import draining
+from tidegate.gateway.eager import EagerTask
 from tidegate.gateway.flow import Bell, Flow
 from tidegate.gateway.head import Plan, plan_of, rendered
 from tidegate.gateway.link import Answer, ClientLink
@@ -53,7 +54,7 @@ class Application:
 
 
 class Asgi(Application):
-    """An application of ASGI."""
+    """An application of ASGI. One that needs a task of asyncio's is called by way of ``as_task``."""
 
     __slots__ = ("_app",)
 
@@ -63,6 +64,15 @@ class Asgi(Application):
     async def answer(self, cycle: Cycle) -> None:
         """Have it answered."""
         await self._app(cycle.scope(), cycle.receive, cycle.send)
+
+
+def as_task(app: AsgiApp) -> AsgiApp:
+    """Have an application run as a task of asyncio's, which libraries as anyio ask for more than ``EagerTask`` has."""
+
+    async def run(scope: Scope, receive: Any, send: Any) -> None:
+        await asyncio.ensure_future(app(scope, receive, send))  # which is cancelled with whoever waits for it
+
+    return run
 
 
 class Peer:
@@ -80,7 +90,7 @@ class Peer:
 
     def __init__(self, server_state: ServerState) -> None:
         self.server_state = server_state
-        self.tasks: set[asyncio.Task[None]] = server_state.tasks
+        self.tasks: set[Any] = server_state.tasks
         self.transport: asyncio.Transport
         self.flow: Flow
         self.server: tuple[str, int | None] | None = None
@@ -161,7 +171,7 @@ class Cycle(Answer):
         self.path, self.raw_path, self.query = target
         self.headers = headers
         self.running = True
-        self.task: asyncio.Task[None] | None = None
+        self.task: EagerTask | None = None
         self._old = version == "1.0"
         self.keep_alive = keep_alive and not self._old
         self.waiting_for_100_continue = expects_leave and not self._old  # RFC 9110 §10.1.1

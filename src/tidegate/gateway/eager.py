@@ -3,103 +3,126 @@
 Between the bytes of a request and its first wait nothing needs a turn of the loop, and a refusal never waits at all. As
 an ordinary task it would begin a turn later, behind everything that has come for others by then.
 
-Python has this from 3.12 on (``asyncio.eager_task_factory``); here it is for 3.11 too, with the two functions that
-asyncio offers to other makers of tasks (see "Extending" in its documentation).
+Python has this from 3.12 on (``asyncio.eager_task_factory``), but to make a task of asyncio's is a sixteenth of what a
+plain request costs: it is a future that nobody awaits, in a set of weak references that nobody reads. This one is what
+asyncio allows other makers of tasks (see "Extending" in its documentation): it can be cancelled, and is the current one
+in its steps, so that time-outs work. Libraries that want more of their task (anyio) run within one, see ``as_task``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Generator
-from types import TracebackType
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final
 
 from tidegate.core.compiling import mypyc_attr
 
-NAME: Final = "begun early"
-"""Of each such task: to number them costs as much as to make them current."""
+_END: Final = object()
 
-_task: Final = asyncio.Task
 _copy: Final = contextvars.copy_context
 _current: Final = asyncio.current_task
-_enter: Final = asyncio._enter_task
-_leave: Final = asyncio._leave_task
+_enter: Final[Any] = asyncio._enter_task
+_leave: Final[Any] = asyncio._leave_task
+_next: Final[Any] = next
 
 
 @mypyc_attr(free_list_len=1)
-class Early(Coroutine[Any, Any, None]):
-    """What its task sees of a coroutine whose first step is taken before the task asks for it.
+class EagerTask:
+    """Runs a coroutine. See the module docstring; methods as in ``asyncio.Task``."""
 
-    Attributes:
-        waits_for: what the first step ended with, until the task knows.
-        end: or how the coroutine ended in it.
-    """
+    __slots__ = ("_cancels", "_context", "_coroutine", "_loop", "_must_cancel", "_steps", "_waits_for")
 
-    __slots__ = ("_ahead", "_context", "_coroutine", "end", "waits_for")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self._coroutine = coroutine
+    def __init__(self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._context = _copy()
-        self._ahead = True  # a step further than the task knows
-        self.waits_for: asyncio.Future[Any] | None = None
-        self.end: BaseException | None = None
+        self._coroutine: Coroutine[Any, Any, None] | None = coroutine  # None once it has ended
+        self._steps: Iterator[Any] = coroutine.__await__()
+        self._waits_for: asyncio.Future[Any] | None = None
+        self._must_cancel = False  # with the next step
+        self._cancels = 0
 
-    def task(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        """Make the task that it is to be."""
-        made: asyncio.Task[None] = _task(self, loop=loop, name=NAME, context=self._context)
-        return made
-
-    def begin(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-        """Run the coroutine up to its first wait, or to its end.
-
-        Its task is the current one meanwhile, so that it can be cancelled and use time-outs as any other. One that has
-        ended is done a turn later.
-        """
+    def begin(self) -> None:
+        """Run the coroutine up to its first wait, or to its end."""
+        loop = self._loop
         outer = None
         try:
-            _enter(loop, task)
+            _enter(loop, self)
         except RuntimeError:  # within another task, which is rare: to ask first would cost more
             outer = _current(loop)
             if outer is None:
                 raise
             _leave(loop, outer)
-            _enter(loop, task)
+            _enter(loop, self)
         try:
-            self.waits_for = self._context.run(self._coroutine.send, None)
-        except StopIteration:
-            self.end = StopIteration()
-        except BaseException as error:  # noqa: BLE001 - for the task to raise
-            self.end = error
+            self._step(first=True)
         finally:
-            _leave(loop, task)
+            _leave(loop, self)
             if outer is not None:
                 _enter(loop, outer)
 
-    def send(self, value: Any) -> Any:
-        """Tell how the first step ended, then take the others."""
-        if not self._ahead:
-            return self._coroutine.send(value)
-        return self._catch_up()
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._coroutine is None
 
-    def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> Any:  # noqa: ARG002
-        """Raise an error where it waits; where it has ended there is nothing left to cancel."""
-        waits_for = self._catch_up() if self._ahead else None
-        if waits_for is not None:
-            waits_for.cancel()  # as its task does with what it knows to wait for
-        return self._coroutine.throw(kind if value is None else value)
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - nobody is told it
+        """Raise ``CancelledError`` where it waits; whether there is anything left to cancel."""
+        if self._coroutine is None:
+            return False
+        self._cancels += 1
+        waits_for = self._waits_for
+        if waits_for is None or not waits_for.cancel():
+            self._must_cancel = True
+        return True
 
-    def close(self) -> None:
-        """End it without another step."""
-        self._coroutine.close()
+    def cancelling(self) -> int:
+        """How often it has been cancelled, but for what was taken back."""
+        return self._cancels
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._coroutine.__await__()
+    def uncancel(self) -> int:
+        """Take one back."""
+        if self._cancels:
+            self._cancels -= 1
+            if not self._cancels:
+                self._must_cancel = False
+        return self._cancels
 
-    def _catch_up(self) -> asyncio.Future[Any] | None:
-        self._ahead = False
-        waits_for, self.waits_for = self.waits_for, None
-        end, self.end = self.end, None
-        if end is not None:
-            raise end
-        return waits_for
+    def _go_on(self, _waited_for: object = None) -> None:
+        """Go on in its own context, called by the loop."""
+        self._waits_for = None
+        loop = self._loop
+        _enter(loop, self)
+        try:
+            self._step(first=False)
+        finally:
+            _leave(loop, self)
+
+    def _step(self, *, first: bool) -> None:
+        coroutine = self._coroutine
+        assert coroutine is not None
+        try:
+            if self._must_cancel:
+                self._must_cancel = False
+                waits_for = coroutine.throw(asyncio.CancelledError())
+            elif first:
+                waits_for = self._context.run(_next, self._steps, _END)
+            else:  # ``next``, not ``send``, whose end would be an exception with a trace
+                waits_for = _next(self._steps, _END)  # what came of it, the future tells who awaits it
+        except (StopIteration, asyncio.CancelledError):
+            waits_for = _END
+        except Exception as error:  # noqa: BLE001 - nobody awaits this
+            waits_for = _END
+            self._loop.call_exception_handler({"message": "A request's task failed", "exception": error})
+        except BaseException:
+            self._coroutine = None
+            raise
+        if waits_for is _END:
+            self._coroutine = None
+        elif waits_for is None:
+            self._loop.call_soon(self._go_on, context=self._context)
+        else:
+            waits_for._asyncio_future_blocking = False
+            self._waits_for = waits_for
+            waits_for.add_done_callback(self._go_on, context=self._context)
+            if self._must_cancel and waits_for.cancel():  # cancelled within this step
+                self._must_cancel = False

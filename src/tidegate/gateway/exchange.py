@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 
 from tidegate.backends import Response
 from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Ticket
+from tidegate.gateway.eager import EagerTask
 from tidegate.gateway.link import ClientLink
 from tidegate.gateway.watch import NOTHING, Used
 from tidegate.runtime import Driver, Refusal
@@ -78,11 +79,11 @@ class Exchange:
         driver: Driver,
         link: ClientLink | None,
         trace: Trace | None = None,
-        task: asyncio.Task[None] | None = None,
+        task: EagerTask | None = None,
     ) -> None:
         self._driver = driver
         self.link = link
-        self._task: asyncio.Task[Any] | None = _current_task(driver.loop) if task is None else task
+        self._task: asyncio.Task[Any] | EagerTask | None = _current_task(driver.loop) if task is None else task
         self._future: asyncio.Future[None] | None = None
         self._sent_at = 0.0
         self._waiting = ""

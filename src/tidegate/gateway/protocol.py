@@ -32,7 +32,7 @@ from tidegate.backends.names import remember
 from tidegate.classify import RawHeaders, by_name
 from tidegate.gateway.bare import bare_answer, draining, rendered
 from tidegate.gateway.cycle import Application, Asgi, Cycle, Peer
-from tidegate.gateway.eager import Early
+from tidegate.gateway.eager import EagerTask
 from tidegate.gateway.flow import Flow
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.link import ClientLink
@@ -143,9 +143,8 @@ class ClientProtocol(Peer):
                 self._refuse(431, "too_large", self._head_message())
         cycle, self._begins = self._begins, None
         if cycle is not None:
-            early = Early(cycle.run(self._app))
-            cycle.task = task = early.task(self.loop)
-            early.begin(self.loop, task)
+            cycle.task = task = EagerTask(cycle.run(self._app), self.loop)
+            task.begin()
             if cycle.running:
                 self.tasks.add(task)  # until it ends: a callback for that would be a turn of the loop
 

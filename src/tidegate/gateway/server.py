@@ -12,13 +12,16 @@ from typing import Any, cast
 import uvicorn
 
 from tidegate.config import Address
-from tidegate.gateway.cycle import Application, AsgiApp
+from tidegate.gateway.cycle import Application, AsgiApp, as_task
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.protocol import client_protocol, sweep
 from tidegate.runtime import Parted, Rounds
 
 SWEEP_S = 1.0
 """Time between two looks at a connection: the precision of the limits on slow clients."""
+
+LAST_TURNS = 10
+"""Of the loop, for what is left when the server ends."""
 
 
 class ClientServer(uvicorn.Server):
@@ -37,7 +40,8 @@ class ClientServer(uvicorn.Server):
         listener: socket.socket | None = None,
     ) -> None:
         config = uvicorn.Config(
-            cast(AsgiApp, app),  # uvicorn only hands it to each connection
+            # uvicorn only hands it to each connection.
+            cast(AsgiApp, app) if isinstance(app, Application) else as_task(app),
             interface="asgi3",
             http=client_protocol(limits),
             ws="none",
@@ -106,3 +110,7 @@ class ClientServer(uvicorn.Server):
         self._sweeper.stop()
         if self._serving is not None:
             await self._serving
+        for _ in range(LAST_TURNS):  # for requests that have been cancelled: no loop knows of them when it is closed
+            if not self.server_state.tasks:
+                break
+            await asyncio.sleep(0)
