@@ -21,7 +21,7 @@ COMPILED = {
     "backends": ["connection", "framing", "ground", "health", "names", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
-        "affinity", "answering", "app", "asked", "beginning", "body", "call", "completions", "crowd", "cycle", "eager",
+        "affinity", "answering", "app", "application", "asked", "beginning", "body", "call", "completions", "crowd", "cycle", "eager",
         "exchange", "flow", "head", "limits", "link", "outgoing", "pools", "protocol", "refusing", "relay", "requests",
         "resuming", "returning", "target", "tries", "waits", "watch",
     ],

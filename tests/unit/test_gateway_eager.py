@@ -28,16 +28,14 @@ class Begun:
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
         self.end: asyncio.Future[None] = loop.create_future()
-        self.task = EagerTask(self._run(coroutine), loop)
+        self.task = EagerTask(coroutine, loop, self._over)
         self.task.begin()
 
-    async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        try:
-            await coroutine
-        except BaseException as error:  # noqa: BLE001 - as it comes
-            self.end.set_exception(error)
-        else:
+    def _over(self, error: BaseException | None) -> None:
+        if error is None:
             self.end.set_result(None)
+        else:
+            self.end.set_exception(error)
 
 
 class Work:
@@ -83,7 +81,6 @@ async def test_what_waits_goes_on_as_the_same_task() -> None:
     work.future.set_result("went on")
     assert not begun.task.done()
     await begun.end
-    await asyncio.sleep(0)
     assert begun.task.done()
     assert work.steps == ["begun", "went on"]
     assert work.seen == {begun.task}
@@ -179,22 +176,19 @@ async def test_a_cancellation_can_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("error", [KeyError("at fault"), asyncio.CancelledError()])
-async def test_its_error_is_the_loop_s_but_for_a_cancellation(waits: bool, error: BaseException) -> None:
+@pytest.mark.parametrize("error", [KeyError("at fault"), asyncio.CancelledError(), SystemExit(3)])
+async def test_its_error_is_told_within_its_last_step(waits: bool, error: BaseException) -> None:
     async def run() -> None:
         if waits:
             await asyncio.sleep(0)
         raise error
 
-    loop = asyncio.get_running_loop()
-    faults: list[BaseException] = []
-    loop.set_exception_handler(lambda _loop, context: faults.append(context["exception"]))
-    task = EagerTask(run(), loop)
+    seen: list[object] = []
+    task = EagerTask(run(), asyncio.get_running_loop(), lambda end: seen.extend((end, asyncio.current_task())))
     task.begin()
+    assert task.done() is not waits
     await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert task.done()
-    assert faults == ([error] if isinstance(error, KeyError) else [])
+    assert seen == [error, task]
 
 
 async def test_it_has_a_context_of_its_own_in_all_its_steps() -> None:
@@ -255,7 +249,7 @@ async def test_nothing_is_left_to_the_collector() -> None:
             await asyncio.sleep(0)
 
     async def end(waits: bool) -> None:
-        task = EagerTask(run(waits), asyncio.get_running_loop())
+        task = EagerTask(run(waits), asyncio.get_running_loop(), lambda _error: None)
         task.begin()
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -24,9 +24,10 @@ from tidegate.classify import (
 )
 from tidegate.config import Settings
 from tidegate.core import Outcome, Reason
+from tidegate.gateway.application import Application, AsgiApp, as_task
 from tidegate.gateway.call import Call
 from tidegate.gateway.completions import Completions
-from tidegate.gateway.cycle import Application, AsgiApp, Cycle, as_task
+from tidegate.gateway.cycle import Cycle
 from tidegate.gateway.models import Models
 from tidegate.gateway.refusing import Refuser
 from tidegate.gateway.requests import PATH as REQUESTS

@@ -3,31 +3,26 @@
 Whatever the application sends, the bytes are one well-framed answer or the connection ends (RFC 9112 §6, §7.1); clients
 of HTTP/1.0, who know no chunks, get an answer without a length up to the end of the connection. The head waits for the
 first piece of the body, so that both are one write.
-
-An application is an ``Application``, or any of ASGI within ``Asgi``: ASGI's dictionary of a request is made for those
-who want one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from uvicorn.server import ServerState
 
 from tidegate.classify import RawHeaders
 from tidegate.core.compiling import mypyc_attr
+from tidegate.gateway.application import Application, Scope
 from tidegate.gateway.bare import draining
 from tidegate.gateway.eager import EagerTask
 from tidegate.gateway.flow import Bell, Flow
-from tidegate.gateway.head import Plan, plan_of, rendered
+from tidegate.gateway.head import Plan, parts_of, plan_of, rendered
 from tidegate.gateway.link import Answer, ClientLink
 from tidegate.gateway.target import Target
-
-Scope = dict[str, Any]
-AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 HIGH_WATER: Final = 65_536
 """Bytes of a body that wait for the application; with more, nothing is read for now."""
@@ -41,38 +36,6 @@ _FAULT_HEADERS: Final = [
     (b"content-length", b"%d" % len(_FAULT)),
 ]
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
-
-
-class Application:
-    """Answers the requests of a server."""
-
-    __slots__ = ()
-
-    async def answer(self, cycle: Cycle) -> None:
-        """Answer one."""
-        raise NotImplementedError
-
-
-class Asgi(Application):
-    """An application of ASGI. One that needs a task of asyncio's is called by way of ``as_task``."""
-
-    __slots__ = ("_app",)
-
-    def __init__(self, app: AsgiApp) -> None:
-        self._app = app
-
-    async def answer(self, cycle: Cycle) -> None:
-        """Have it answered."""
-        await self._app(cycle.scope(), cycle.receive, cycle.send)
-
-
-def as_task(app: AsgiApp) -> AsgiApp:
-    """Have an application run as a task of asyncio's, which libraries as anyio ask for more than ``EagerTask`` has."""
-
-    async def run(scope: Scope, receive: Any, send: Any) -> None:
-        await asyncio.ensure_future(app(scope, receive, send))  # which is cancelled with whoever waits for it
-
-    return run
 
 
 class Peer:
@@ -117,7 +80,6 @@ class Cycle(Answer):
         message_event: rung when there is something to receive.
         response_started: the application has sent a head, though it may still wait here for the first piece.
         response_complete: all of the answer has been sent.
-        running: the application has not ended.
         task: that of the request, until it ends.
     """
 
@@ -142,7 +104,6 @@ class Cycle(Answer):
         "raw_path",
         "response_complete",
         "response_started",
-        "running",
         "task",
         "transport",
         "version",
@@ -170,7 +131,6 @@ class Cycle(Answer):
         self.version = version
         self.path, self.raw_path, self.query = target
         self.headers = headers
-        self.running = True
         self.task: EagerTask | None = None
         self._old = version == "1.0"
         self.keep_alive = keep_alive and not self._old
@@ -186,32 +146,35 @@ class Cycle(Answer):
         self._head = b""  # until it is written
         self._left: int | None = 0  # bytes of the body that are still to be sent; None: as many as come
 
-    async def run(self, app: Application) -> None:
-        """Have the application answer; where it fails, the client gets a 500 or the connection ends.
+    def begin(self, app: Application, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the application answer, which begins at once."""
+        self.task = task = EagerTask(app.answer(self), loop, self.over)
+        task.begin()
+        peer = self._peer
+        if peer is not None:  # it goes on
+            peer.tasks.add(task)
+
+    def over(self, error: BaseException | None) -> None:
+        """Note that the application has ended; where it failed, the client gets a 500 or the connection ends.
 
         What is cancelled has been overtaken by the server's end, and is refused as what comes then.
         """
         try:
-            await app.answer(self)
-        except asyncio.CancelledError:
-            refusal = draining(self.link.named, self.link.request_id)
-            self._fail(refusal.status, refusal.headers, refusal.body)
-        except BaseException as error:  # noqa: BLE001 - the task's top, which a cancellation must not pass either
-            _log.error("Exception in ASGI application\n", exc_info=error)
-            self._fail()
-        else:
-            if not self.response_complete and not self.disconnected:
-                _log.error("ASGI callable returned without completing its response.")
+            if error is None:
+                if not self.response_complete and not self.disconnected:
+                    _log.error("ASGI callable returned without completing its response.")
+                    self._fail()
+            elif isinstance(error, asyncio.CancelledError):
+                refusal = draining(self.link.named, self.link.request_id)
+                self._fail(refusal.status, refusal.headers, refusal.body)
+            else:
+                _log.error("Exception in ASGI application\n", exc_info=error)
                 self._fail()
         finally:
-            self._ended()
-
-    def _ended(self) -> None:
-        self.running = False
-        peer, self._peer = self._peer, None
-        task, self.task = self.task, None
-        if task is not None and peer is not None:
-            peer.tasks.discard(task)
+            peer, self._peer = self._peer, None
+            task, self.task = self.task, None
+            if peer is not None:
+                peer.tasks.discard(task)
 
     def _fail(self, status: int = 500, headers: RawHeaders = _FAULT_HEADERS, body: bytes = _FAULT) -> None:
         if self.disconnected or self.response_complete:
@@ -320,9 +283,7 @@ class Cycle(Answer):
         if self.response_started or self.disconnected or self.flow.write_paused or peer is None:
             return False
         pairs = [*peer.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
-        names: tuple[bytes, ...]
-        values: tuple[bytes, ...]
-        names, values = zip(*pairs, strict=True)
+        names, values = parts_of(pairs)
         plan = plan_of(names)
         bodiless = status == 204 or status == 304 or self.method == "HEAD"
         if self.keep_alive and not bodiless and not plan.connections:
@@ -342,9 +303,8 @@ class Cycle(Answer):
         """Render the head."""
         peer = self._peer
         defaults = () if peer is None else peer.server_state.default_headers
-        pairs: RawHeaders = [*defaults, *headers]
-        plan = plan_of(tuple([name for name, _ in pairs]))
-        self._frame(status, plan, tuple([value for _, value in pairs]))
+        names, values = parts_of([*defaults, *headers])
+        self._frame(status, plan_of(names), values)
 
     def _frame(self, status: int, plan: Plan, values: tuple[bytes, ...]) -> None:
         """Render the head, and say how the body is framed."""

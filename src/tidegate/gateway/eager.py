@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from tidegate.core.compiling import mypyc_attr
@@ -29,12 +29,18 @@ _next: Final[Any] = next
 
 @mypyc_attr(free_list_len=1)
 class EagerTask:
-    """Runs a coroutine. See the module docstring; methods as in ``asyncio.Task``."""
+    """Runs a coroutine, and tells ``over`` how it ended as a part of its last step. Methods as in ``asyncio.Task``."""
 
-    __slots__ = ("_cancels", "_context", "_coroutine", "_loop", "_must_cancel", "_steps", "_waits_for")
+    __slots__ = ("_cancels", "_context", "_coroutine", "_loop", "_must_cancel", "_over", "_steps", "_waits_for")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        over: Callable[[BaseException | None], None],
+    ) -> None:
         self._loop = loop
+        self._over = over
         self._context = _copy()
         self._coroutine: Coroutine[Any, Any, None] | None = coroutine  # None once it has ended
         self._steps: Iterator[Any] = coroutine.__await__()
@@ -108,16 +114,15 @@ class EagerTask:
                 waits_for = self._context.run(_next, self._steps, _END)
             else:  # ``next``, not ``send``, whose end would be an exception with a trace
                 waits_for = _next(self._steps, _END)  # what came of it, the future tells who awaits it
-        except (StopIteration, asyncio.CancelledError):
+        except StopIteration:
             waits_for = _END
-        except Exception as error:  # noqa: BLE001 - nobody awaits this
-            waits_for = _END
-            self._loop.call_exception_handler({"message": "A request's task failed", "exception": error})
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001 - nobody awaits this
             self._coroutine = None
-            raise
+            self._over(error)
+            return
         if waits_for is _END:
             self._coroutine = None
+            self._over(None)
         elif waits_for is None:
             self._loop.call_soon(self._go_on, context=self._context)
         else:

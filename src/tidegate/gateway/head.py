@@ -7,6 +7,8 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE as _STATUS_LINE
 
+from tidegate.classify import RawHeaders
+
 STATUS_LINE: Final[dict[int, bytes]] = _STATUS_LINE
 
 _NOT_A_NAME = re.compile(rb"[\x00-\x20\x7f()<>@,;:\\[\]={}\"]|^$")
@@ -22,21 +24,25 @@ class Plan:
     """What the names of an answer's headers make of its head.
 
     Attributes:
-        parts: what stands between the values, from the end of the status line to the beginning of the body, and empty
-            places for all of these.
+        lines: all between the status line and the body, with a place for each value.
         length: place of ``content-length``, ``None`` without one.
         connections: places of ``connection``.
     """
 
-    __slots__ = ("connections", "length", "parts")
+    __slots__ = ("connections", "length", "lines")
 
-    def __init__(self, parts: list[bytes], length: int | None, connections: tuple[int, ...]) -> None:
-        self.parts = parts
+    def __init__(self, lines: bytes, length: int | None, connections: tuple[int, ...]) -> None:
+        self.lines = lines
         self.length = length
         self.connections = connections
 
 
 _plans: Final[dict[tuple[bytes, ...], Plan]] = {}
+
+
+def parts_of(headers: RawHeaders) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Give the names, and the values."""
+    return tuple([name for name, _ in headers]), tuple([value for _, value in headers])
 
 
 def plan_of(names: tuple[bytes, ...]) -> Plan:
@@ -49,11 +55,7 @@ def rendered(status: int, plan: Plan, values: tuple[bytes, ...], rest: bytes) ->
     text = b"".join(values)
     if text.translate(_OTHERS) != text:
         raise RuntimeError("expected header values without control characters")
-    parts = plan.parts.copy()
-    parts[0] = STATUS_LINE[status]
-    parts[2:-1:2] = values
-    parts[-1] = rest
-    return b"".join(parts)
+    return b"".join((STATUS_LINE[status], plan.lines % values, rest))
 
 
 def _planned(names: tuple[bytes, ...]) -> Plan:
@@ -65,12 +67,8 @@ def _planned(names: tuple[bytes, ...]) -> Plan:
         raise RuntimeError("expected an answer without transfer-encoding, which is not the application's")
     if lower.count(b"content-length") > 1:
         raise RuntimeError("expected one content-length, of digits")
-    parts = [b""]
-    for place, name in enumerate(lower):
-        parts += (name + b": " if place == 0 else b"\r\n" + name + b": ", b"")
-    parts += (b"\r\n\r\n" if lower else b"\r\n", b"")
     plan = Plan(
-        parts=parts,
+        lines=b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in lower]) + b"\r\n",
         length=lower.index(b"content-length") if b"content-length" in lower else None,
         connections=tuple([place for place, name in enumerate(lower) if name == b"connection"]),
     )

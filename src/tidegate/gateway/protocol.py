@@ -30,9 +30,9 @@ from uvicorn.server import ServerState
 from tidegate.backends.names import known as lower
 from tidegate.backends.names import remember
 from tidegate.classify import RawHeaders, by_name
+from tidegate.gateway.application import Application, Asgi
 from tidegate.gateway.bare import bare_answer, draining, rendered
-from tidegate.gateway.cycle import Application, Asgi, Cycle, Peer
-from tidegate.gateway.eager import EagerTask
+from tidegate.gateway.cycle import Cycle, Peer
 from tidegate.gateway.flow import Flow
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.link import ClientLink
@@ -143,10 +143,7 @@ class ClientProtocol(Peer):
                 self._refuse(431, "too_large", self._head_message())
         cycle, self._begins = self._begins, None
         if cycle is not None:
-            cycle.task = task = EagerTask(cycle.run(self._app), self.loop)
-            task.begin()
-            if cycle.running:
-                self.tasks.add(task)  # until it ends: a callback for that would be a turn of the loop
+            cycle.begin(self._app, self.loop)
 
     def _parse(self, data: bytes) -> None:
         self._chunk = data

@@ -12,7 +12,7 @@ from typing import Any, cast
 import uvicorn
 
 from tidegate.config import Address
-from tidegate.gateway.cycle import Application, AsgiApp, as_task
+from tidegate.gateway.application import Application, AsgiApp, as_task
 from tidegate.gateway.limits import Limits
 from tidegate.gateway.protocol import client_protocol, sweep
 from tidegate.runtime import Parted, Rounds
