@@ -103,13 +103,15 @@ class EagerTask:
         finally:
             _leave(loop, self)
 
+    def _cancelled(self) -> Any:
+        self._must_cancel = False
+        assert self._coroutine is not None
+        return self._coroutine.throw(asyncio.CancelledError())
+
     def _step(self, *, first: bool) -> None:
-        coroutine = self._coroutine
-        assert coroutine is not None
         try:
             if self._must_cancel:
-                self._must_cancel = False
-                waits_for = coroutine.throw(asyncio.CancelledError())
+                waits_for = self._cancelled()
             elif first:
                 waits_for = self._context.run(_next, self._steps, _END)
             else:  # ``next``, not ``send``, whose end would be an exception with a trace
