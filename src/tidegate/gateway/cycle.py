@@ -20,7 +20,7 @@ from tidegate.gateway.application import Application, Scope
 from tidegate.gateway.bare import draining
 from tidegate.gateway.eager import EagerTask
 from tidegate.gateway.flow import Bell, Flow
-from tidegate.gateway.head import Plan, parts_of, plan_of, rendered
+from tidegate.gateway.head import Plan, plan_of, rendered
 from tidegate.gateway.link import Answer, ClientLink
 from tidegate.gateway.target import Target
 
@@ -283,8 +283,7 @@ class Cycle(Answer):
         if self.response_started or self.disconnected or self.flow.write_paused or peer is None:
             return False
         pairs = [*peer.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
-        names, values = parts_of(pairs)
-        plan = plan_of(names)
+        plan, values = plan_of(pairs)
         bodiless = status == 204 or status == 304 or self.method == "HEAD"
         if self.keep_alive and not bodiless and not plan.connections:
             out = rendered(status, plan, values, body)
@@ -303,8 +302,8 @@ class Cycle(Answer):
         """Render the head."""
         peer = self._peer
         defaults = () if peer is None else peer.server_state.default_headers
-        names, values = parts_of([*defaults, *headers])
-        self._frame(status, plan_of(names), values)
+        plan, values = plan_of([*defaults, *headers])
+        self._frame(status, plan, values)
 
     def _frame(self, status: int, plan: Plan, values: tuple[bytes, ...]) -> None:
         """Render the head, and say how the body is framed."""

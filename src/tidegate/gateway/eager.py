@@ -51,21 +51,25 @@ class EagerTask:
     def begin(self) -> None:
         """Run the coroutine up to its first wait, or to its end."""
         loop = self._loop
-        outer = None
         try:
             _enter(loop, self)
         except RuntimeError:  # within another task, which is rare: to ask first would cost more
-            outer = _current(loop)
-            if outer is None:
-                raise
-            _leave(loop, outer)
-            _enter(loop, self)
+            self._begin_within(_current(loop))
+            return
         try:
             self._step(first=True)
         finally:
             _leave(loop, self)
-            if outer is not None:
-                _enter(loop, outer)
+
+    def _begin_within(self, outer: asyncio.Task[Any] | None) -> None:
+        if outer is None:
+            raise RuntimeError("expected to begin in the loop that runs")
+        loop = self._loop
+        _leave(loop, outer)
+        try:
+            self.begin()
+        finally:
+            _enter(loop, outer)
 
     def done(self) -> bool:
         """Whether it has ended."""

@@ -40,14 +40,10 @@ class Plan:
 _plans: Final[dict[tuple[bytes, ...], Plan]] = {}
 
 
-def parts_of(headers: RawHeaders) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Give the names, and the values."""
-    return tuple([name for name, _ in headers]), tuple([value for _, value in headers])
-
-
-def plan_of(names: tuple[bytes, ...]) -> Plan:
-    """Give what these names make of a head. Raises ``RuntimeError`` where they make none."""
-    return _plans.get(names) or _planned(names)
+def plan_of(headers: RawHeaders) -> tuple[Plan, tuple[bytes, ...]]:
+    """Give what their names make of a head, and their values. Raises ``RuntimeError`` where they make none."""
+    names = tuple([name for name, _ in headers])
+    return _plans.get(names) or _planned(names), tuple([value for _, value in headers])
 
 
 def rendered(status: int, plan: Plan, values: tuple[bytes, ...], rest: bytes) -> bytes:
