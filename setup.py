@@ -21,9 +21,9 @@ COMPILED = {
     "backends": ["connection", "framing", "ground", "health", "names", "rate_limits", "response", "upstream", "wire"],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
-        "affinity", "answering", "app", "application", "asked", "beginning", "body", "call", "completions", "crowd", "cycle", "eager",
-        "exchange", "flow", "head", "limits", "link", "outgoing", "pools", "protocol", "refusing", "relay", "requests",
-        "resuming", "returning", "target", "tries", "waits", "watch",
+        "affinity", "answering", "app", "application", "asked", "beginning", "body", "call", "completions", "crowd",
+        "cycle", "eager", "exchange", "flow", "head", "limits", "link", "outgoing", "pools", "protocol", "refusing",
+        "relay", "requests", "resuming", "returning", "target", "tries", "waits", "watch",
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""
