@@ -152,7 +152,7 @@ def test_every_waiter_is_answered_once_and_the_log_replays_exactly(seed: int, tm
     assert (snapshot.queued, snapshot.running) == (0, 0)
     assert all(backend.running == 0 for backend in snapshot.backends)
     assert all(account.depth == 0 for account in world.recorder.accounts.values())
-    assert {count for each in world.recorder.accounts.values() for count in each.running.values()} == {0}
+    assert {count.value for each in world.recorder.accounts.values() for count in each.running.values()} == {0}
     assert [(now, repr(action)) for now, action in replay(tmp_path / "events.jsonl")] == [
         (now, repr(action)) for now, action in world.recorder.trace
     ]
@@ -170,7 +170,7 @@ def test_what_the_recorder_counts_agrees_with_the_snapshot_at_every_moment(tmp_p
                 assert account.dispatched == sum(row.dispatches for row in rows)
                 assert account.overtakes == sum(row.overtakes for row in rows)
             for backend in snapshot.backends:
-                held = sum(each.running.get(backend.name, 0) for each in world.recorder.accounts.values())
+                held = sum(each.running[backend.name].value for each in world.recorder.accounts.values())
                 assert held == backend.running
             world.loop.call_later(1.7, compare)
 

@@ -44,7 +44,7 @@ def test_a_paused_ticket_goes_on_when_the_pause_is_over() -> None:
         driver.observe(Paused("a", 7.0))
         driver.requeue(first.leases[0], Requeue(), first)
         assert (driver.running, driver.waiting) == (0, 1)
-        assert recorder.accounts["p0"].running["a"] == 0
+        assert recorder.accounts["p0"].running["a"].value == 0
         await asyncio.sleep(6.9)
         assert len(first.leases) == 1
         await asyncio.sleep(0.2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.classify import Classifier, Headers, Refused, Tenant, is_loopback_host
+from tidegate.classify import Classifier, Headers, Refused, Shown, Tenant, is_loopback_host
 from tidegate.config import ANONYMOUS, key_digest, parse_settings
 from tidegate.core import Reason
 
@@ -138,3 +138,41 @@ def test_a_good_host_lends_nothing_to_the_next_request(foreign: Headers) -> None
         refused = classifier.identify(foreign)
         assert isinstance(refused, Refused)
         assert refused.status == 403
+
+
+SHOP, NEW, LAB = (LOCAL | {b"authorization": b"Bearer " + key} for key in (b"sk-shop", b"sk-new", b"sk-lab"))
+
+
+def named(tenant: Tenant | Refused) -> str:
+    return tenant.name if isinstance(tenant, Tenant) else tenant.reason
+
+
+def test_on_a_connection_each_request_is_its_own_caller_s() -> None:
+    classifier, shown = Classifier(parse_settings(MODELS + TENANTS + OPEN)), Shown()
+    wrong = LOCAL | {b"authorization": b"Bearer sk-shoq"}
+    other = LOCAL | {b"authorization": b"Bearer EMPTY", b"api-key": b"sk-lab"}
+    row = [SHOP, SHOP, LAB, wrong, LAB, LOCAL, SHOP, NEW, other, LOCAL, wrong, wrong, {}, SHOP]
+    for headers in row + row[::-1]:
+        assert named(classifier.identify(headers, shown)) == named(classifier.identify(headers))
+
+
+def test_only_a_key_that_is_a_tenant_s_is_remembered() -> None:
+    classifier, shown = Classifier(parse_settings(MODELS + TENANTS)), Shown()
+    for headers in (LOCAL | {b"authorization": b"Bearer sk-guess"}, LOCAL, LOCAL | {b"api-key": b"x"}):
+        assert isinstance(classifier.identify(headers, shown), Refused)
+        assert (shown.key, shown.tenant) == (b"", None)
+    classifier.identify(SHOP, shown)
+    classifier.identify(LOCAL | {b"authorization": b"Bearer sk-guess"}, shown)
+    assert shown.key == b"sk-shop"
+
+
+def test_a_key_that_is_taken_back_or_given_to_another_is_so_at_once_also_on_an_open_connection() -> None:
+    classifier = Classifier(parse_settings(MODELS + TENANTS))
+    shown = [Shown(), Shown()]
+    keys = [SHOP, NEW]
+    assert [named(classifier.identify(*each)) for each in zip(keys, shown, strict=True)] == ["shop", "shop"]
+    changed = TENANTS.replace(f'"{key_digest("sk-shop")}", ', "").replace(key_digest("sk-lab"), key_digest("sk-shop"))
+    classifier.obey(parse_settings(MODELS + changed))
+    assert [named(classifier.identify(*each)) for each in zip(keys, shown, strict=True)] == ["lab", "shop"]
+    classifier.obey(parse_settings(MODELS + changed.replace(key_digest("sk-shop"), key_digest("sk-other"))))
+    assert [named(classifier.identify(*each)) for each in zip(keys, shown, strict=True)] == ["unauthorized", "shop"]

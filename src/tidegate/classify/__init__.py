@@ -18,7 +18,7 @@ from tidegate.classify.headers import (
     upstream_headers,
     upstream_lines,
 )
-from tidegate.classify.identity import Headers, Tenant, foreign_host, is_loopback_host
+from tidegate.classify.identity import Headers, Shown, Tenant, foreign_host, is_loopback_host
 from tidegate.classify.labels import language
 from tidegate.classify.outcome import Refused
 from tidegate.classify.rewrite import ClientPriority, Usage, upstream_body
@@ -40,6 +40,7 @@ __all__ = [
     "RawHeaders",
     "Refused",
     "Route",
+    "Shown",
     "Tenant",
     "Usage",
     "answer_headers",

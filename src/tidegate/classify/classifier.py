@@ -14,7 +14,7 @@ from tidegate.classify.body import output_limit
 from tidegate.classify.estimates import LearnedPredictor, Predictor, Quantiles
 from tidegate.classify.fields import ParsedBody
 from tidegate.classify.headers import TOLD
-from tidegate.classify.identity import Headers, Identities, Tenant
+from tidegate.classify.identity import Headers, Identities, Shown, Tenant
 from tidegate.classify.labels import Labels, read_labels
 from tidegate.classify.outcome import Refused
 from tidegate.classify.route import Route
@@ -231,9 +231,9 @@ class Classifier:
         """Names of the bands, highest first."""
         return self._band_names
 
-    def identify(self, headers: Headers) -> Tenant | Refused:
+    def identify(self, headers: Headers, shown: Shown | None = None) -> Tenant | Refused:
         """Return the tenant of a request; needs no body. See ``Identities.identify``."""
-        return self.identities.identify(headers)
+        return self.identities.identify(headers, shown)
 
     def classify(self, facts: Facts) -> Classified | Refused:
         """Classify a request. Never raises."""

@@ -262,7 +262,7 @@ class _Outputs:
 
     def add(self, bucket: int) -> None:
         weight, weights = self._weight, self._weights
-        weights[bucket] = weights[bucket] + weight if bucket in weights else weight
+        weights[bucket] = weights.get(bucket, 0.0) + weight
         self._weight = weight / _DECAY
         self._until = until = self._until - 1
         if not until:
@@ -281,7 +281,7 @@ class _Outputs:
     def _read(self) -> tuple[int, int, int]:
         buckets = sorted(self._weights)
         sums = list(accumulate([self._weights[bucket] for bucket in buckets]))
-        p50, p90, p99 = [_middle(buckets[bisect_left(sums, quantile * sums[-1])]) for quantile in _QUANTILES]
+        p50, p90, p99 = [_MIDDLES[buckets[bisect_left(sums, quantile * sums[-1])]] for quantile in _QUANTILES]
         return p50, p90, p99
 
 
@@ -298,31 +298,31 @@ def _bucket(tokens: int) -> int:
     return bucket
 
 
-def _middle(bucket: int) -> int:
-    """Return the whole number of tokens in the middle of a bucket, on the logarithmic scale."""
-    return max(0, round(2 ** ((bucket + 0.5) / _PER_OCTAVE) - 1))
+_MIDDLES: Final = [max(0, round(2 ** ((bucket + 0.5) / _PER_OCTAVE) - 1)) for bucket in range(_BUCKETS)]
+"""The whole number of tokens in the middle of each bucket, on the logarithmic scale."""
 
 
 class _Table(Generic[V]):
     """A bounded table: the row longest without a sample makes room."""
 
-    __slots__ = ("_most", "_new", "_newest", "rows")
+    __slots__ = ("_most", "_new", "_newest", "_newest_key", "rows")
 
     def __init__(self, new: Callable[[], V], most: int) -> None:
         self._new = new
         self._most = most
         self._newest: V | None = None
+        self._newest_key: Key = ()
         self.rows: dict[Key, V] = {}
 
     def touch(self, key: Key) -> V:
-        row = self.rows.get(key)
+        newest = self._newest
+        if newest is not None and key == self._newest_key:
+            return newest
+        row = self.rows.pop(key, None)
         if row is None:
             if len(self.rows) >= self._most:
                 del self.rows[next(iter(self.rows))]
             row = self._new()
-        elif row is self._newest:
-            return row
-        else:
-            del self.rows[key]
         self.rows[key] = self._newest = row
+        self._newest_key = key
         return row

@@ -241,7 +241,8 @@ def read_headers(headers: RawHeaders, named: Headers | None = None) -> HeaderNam
         row = _row_of(headers)
     else:
         values = b"".join(list(named.values()))
-        names = tuple(named)
+        keys = list(named)  # compiled, a list of a dictionary is made in one go, a tuple item by item
+        names = tuple(keys)
         row = _rows.get(names) or _read_row(names)
     if not row.valid:
         return _bad("expected header names of letters, digits and signs, got another byte in one")
@@ -323,7 +324,7 @@ def upstream_lines(
     Args:
         headers: the client's, names in lower case.
         names: what ``read_headers`` made of them, where it is at hand.
-        request_id: what the engine calls the request; unique, as engines mix up two running ones of the same name.
+        request_id: what the engine calls the request, ASCII; unique, as engines mix up two running ones of one name.
         credential: the backend's own key, sent as a bearer token.
     """
     row = _row_of(headers) if names is None else names
@@ -334,7 +335,7 @@ def upstream_lines(
             places = [place for place in places if headers[place][0] not in hop]
             sent = (*[headers[place][0] for place in places], *sent[len(row.places) :])
     values = [headers[place][1] for place in places]
-    values.append(request_id.encode("latin-1", "replace"))
+    values.append(request_id.encode())
     values.append(_AS_IT_IS)
     if credential is not None:
         values.append(b"Bearer " + credential.encode("latin-1", "replace"))
@@ -364,9 +365,9 @@ def _passed(headers: RawHeaders, row: _AnswerRow, taking: _Taking) -> RawHeaders
 
 
 def answer_headers(*, request_id: str, band: str, queue_s: float) -> RawHeaders:
-    """Return the headers that every answer carries (SPEC §6)."""
+    """Return the headers that every answer carries (SPEC §6). ``request_id`` is ASCII, as all names of requests."""
     return [
-        (b"x-request-id", request_id.encode("latin-1", "replace")),
+        (b"x-request-id", request_id.encode()),
         (b"x-tidegate-band", band.encode()),
         (b"x-tidegate-queue-ms", b"0" if queue_s < 0.0005 else b"%d" % round(queue_s * 1000)),
     ]

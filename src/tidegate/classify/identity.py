@@ -6,11 +6,16 @@ about any key. (A table of the keys themselves would not have this property.)
 
 A wrong key is refused even where callers without a key are welcome: whoever sends one believes to be somebody. A few
 words that client libraries want in place of a key, such as ``EMPTY``, count as no key.
+
+A connection mostly shows one key again and again, so what it showed last and whose that was is remembered with it
+(``Shown``) and compared in constant time: a proxy may carry several callers on one connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
+from hmac import compare_digest
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +24,6 @@ from tidegate.config import ANONYMOUS
 from tidegate.core import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tidegate.config import Settings, TenantSettings
 
 Headers = dict[bytes, bytes]
@@ -32,6 +35,7 @@ PLACEHOLDERS: Final = frozenset(
 """What people write where a client library insists on a key, in lower case. They count as no key."""
 
 _LONGEST_PLACEHOLDER: Final = 18
+_same: Final[Callable[[bytes, bytes], bool]] = compare_digest
 _KNOWN_HOSTS: Final = 16
 _hosts: Final[dict[bytes, bool]] = {}
 """Hosts that were judged; few, since clients choose them."""
@@ -55,6 +59,21 @@ class Tenant:
         self.strict_bands: Final = strict_bands
 
 
+class Shown:
+    """The key that a connection showed last, once it has proved to be a tenant's.
+
+    It is gone with its connection: nowhere else does a key stay as it is. It counts for the ``Identities`` alone that
+    found its tenant, so that a key is taken back, or given to another, at once.
+    """
+
+    __slots__ = ("by", "key", "tenant")
+
+    def __init__(self) -> None:
+        self.key = b""
+        self.by: object = None  # a mark of theirs: they themselves would stay as long as the connection
+        self.tenant: Tenant | None = None
+
+
 class Identities:
     """Finds the tenant of a request. Built once from the settings.
 
@@ -67,6 +86,7 @@ class Identities:
     def __init__(self, settings: Settings, before: Identities | None = None) -> None:
         index = {name: place for place, name in enumerate(settings.band_names)}.__getitem__
         self._settings = settings
+        self._mark = object()
         known: dict[int, Tenant] = {}  # by the id of a row, which ``before`` keeps
         self._by_digest: dict[bytes, Tenant] = {}
         if before is not None and before._settings.band_names == settings.band_names:
@@ -95,8 +115,13 @@ class Identities:
             self._by_digest[_bytes(digest)] = tenant
         return tenant
 
-    def identify(self, headers: Headers) -> Tenant | Refused:
-        """Return the tenant, or why there is none. Costs one hash; needs no body, so call it before reading one."""
+    def identify(self, headers: Headers, shown: Shown | None = None) -> Tenant | Refused:
+        """Return the tenant, or why there is none. Needs no body, so call it before reading one.
+
+        Args:
+            headers: of the request, by name.
+            shown: what its connection showed before; else, and for another key, it costs a hash.
+        """
         if self._local_only:
             host = headers.get(b"host")
             if host != self._local_host:
@@ -108,8 +133,15 @@ class Identities:
             return key
         if key is None:
             return self._keyless(headers)
-        tenant = self._by_digest.get(sha256(key).digest())
-        return tenant if tenant is not None else self._wrong_key()
+        if shown is None:
+            return self._by_digest.get(sha256(key).digest()) or self._wrong_key()
+        tenant = shown.tenant
+        if tenant is None or shown.by is not self._mark or not _same(shown.key, key):
+            tenant = self._by_digest.get(sha256(key).digest())
+            if tenant is None:
+                return self._wrong_key()
+            shown.key, shown.by, shown.tenant = key, self._mark, tenant
+        return tenant
 
     def _keyless(self, headers: Headers) -> Tenant | Refused:
         if self.anonymous is None:

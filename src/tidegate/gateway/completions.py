@@ -118,7 +118,7 @@ class Completions:
         names = read_headers(cycle.headers, named)
         if isinstance(names, Refused):
             return self._refuser.early(call, cycle.send, names, headers=named, link=link)
-        tenant = self._classifier.identify(named)
+        tenant = self._classifier.identify(named, link.shown)
         if not isinstance(tenant, Refused):
             call.tenant = tenant.name
             tenant = self._crowd.enter(tenant.name) or tenant

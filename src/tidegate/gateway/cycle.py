@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from uvicorn.server import ServerState
 
-from tidegate.classify import RawHeaders
+from tidegate.classify import RawHeaders, Shown
 from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.application import Application, Scope
 from tidegate.gateway.bare import draining
@@ -49,7 +49,7 @@ class Peer:
         tasks: those of requests in progress, of all connections.
     """
 
-    __slots__ = ("client", "flow", "scheme", "server", "server_state", "tasks", "transport")
+    __slots__ = ("client", "flow", "scheme", "server", "server_state", "shown", "tasks", "transport")
 
     def __init__(self, server_state: ServerState) -> None:
         self.server_state = server_state
@@ -59,6 +59,7 @@ class Peer:
         self.server: tuple[str, int | None] | None = None
         self.client: tuple[str, int] | None = None
         self.scheme: Literal["http", "https"] = "http"
+        self.shown: Final = Shown()
 
     def answered(self) -> None:
         """Note that all of an answer has been sent."""

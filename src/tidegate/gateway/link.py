@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from tidegate.classify import Headers, RawHeaders
+from tidegate.classify import Headers, RawHeaders, Shown
 from tidegate.core.compiling import mypyc_attr
 from tidegate.gateway.flow import Flow
 
@@ -38,17 +39,19 @@ class ClientLink:
         named: the request's headers by name.
         request_id: what the application calls the request.
         cycle: the request's answer, from the end of its head to the end of its answer.
+        shown: the key that its connection showed last.
         refused: status that the client got past the application, which is told that it left; 0: none.
     """
 
-    __slots__ = ("_flow", "_transport", "cycle", "gone", "last", "named", "on_gone", "refused", "request_id")
+    __slots__ = ("_flow", "_transport", "cycle", "gone", "last", "named", "on_gone", "refused", "request_id", "shown")
 
-    def __init__(self, transport: asyncio.Transport, flow: Flow, named: Headers) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: Flow, named: Headers, shown: Shown | None = None) -> None:
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
         self._transport = transport
         self._flow = flow
         self.named = named
+        self.shown: Final = shown
         self.cycle: Answer | None = None
         self.last = False
         self.request_id = ""

@@ -230,7 +230,7 @@ class ClientProtocol(Peer):
         headers = self._headers
         target = known.get(self._url) or read_target(self._url)
         named = by_name(headers)
-        self.link = link = ClientLink(self.transport, self.flow, named)
+        self.link = link = ClientLink(self.transport, self.flow, named, self.shown)
         leave = b"expect" in named and wants_leave(headers)
         self.cycle = self._begins = link.cycle = Cycle(
             self, link, method=method.decode("ascii"), version=version, target=target, headers=headers,

@@ -85,7 +85,7 @@ def _gauges(recorder: Recorder, source: Source) -> Iterator[Family]:
     yield _gauge(names.QUEUE_DEPTH_MAX, {key: max(peak, depth[key[0]]) for key, peak in peaks.items()})
     running = {band: recorder.accounts[band].running for band in bands}
     counts: dict[tuple[str, ...], float] = {
-        (band, backend): float(count) for band, each in running.items() for backend, count in each.items()
+        (band, backend): float(count.value) for band, each in running.items() for backend, count in each.items()
     }
     yield _gauge(names.RUNNING, counts)
     yield _gauge(names.SEATS, {(backend.name,): float(backend.seats) for backend in snapshot.backends})

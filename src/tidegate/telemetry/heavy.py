@@ -74,10 +74,11 @@ class RecentHeavy:
             self._roll(int(now / SLOT_S))
         running = self._now[1]
         amounts = running.amounts
-        if name in amounts:
-            amounts[name] += amount
-        else:
+        known = amounts.get(name)
+        if known is None:
             running.add(name, amount)
+        else:
+            amounts[name] = known + amount
 
     def add_up(self, now: float) -> Iterator[None]:
         """Prepare what ``top`` needs, one slot at each step; then it has little left to do.

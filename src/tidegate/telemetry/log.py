@@ -21,7 +21,8 @@ EVERY_S: Final = 0.1
 MOST_BYTES: Final = 64 * 1024
 MOST_KEPT_BYTES: Final = 1024 * 1024
 _NEWLINE: Final = 10
-LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_INFO: Final = 20
+LEVELS: Final = {"debug": 10, "info": _INFO, "warning": 30, "error": 40, "critical": 50}
 
 
 class Form(StrEnum):
@@ -65,7 +66,7 @@ class Log:
         if level not in LEVELS:
             raise ValueError(f"expected a log level of {', '.join(LEVELS)}, got {level!r}")
         self.least = LEVELS[level]
-        self.tells_requests = self.least <= LEVELS["info"]
+        self.tells_requests = self.least <= _INFO
         self._json = form is Form.JSON
         self._sink = sink
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=str).encode
@@ -79,7 +80,7 @@ class Log:
 
     def request(self, line: RequestLine) -> None:
         """Write the line of one finished request."""
-        if LEVELS[line.level] < self.least:
+        if self.least > _INFO and LEVELS[line.level] < self.least:
             return
         if self._json:
             self._put(self._encode(line))

@@ -156,7 +156,7 @@ class Recorder:
         account = self._bands[ticket.band]
         self._again.discard(ticket.id)
         account.depth -= 1
-        account.requests[self._models.get(ticket.pool, OTHER), Outcome.CANCELLED] += 1
+        account.ends[self._models.get(ticket.pool, OTHER)].add(Outcome.CANCELLED)
         self.usage.ended(ticket.tenant, Outcome.CANCELLED)
 
     def finished(self, now: float, lease: Lease, release: Release, *, reason: Reason | None = None) -> None:
@@ -171,8 +171,12 @@ class Recorder:
         ticket, outcome, held_s = lease.ticket, release.outcome, now - lease.started
         band, tenant = ticket.band, ticket.tenant
         account = self._bands[band]
-        account.running[lease.backend] = account.running.get(lease.backend, 0) - 1
-        account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
+        account.running[lease.backend].value -= 1
+        ends = account.ends[self._models.get(ticket.pool, OTHER)]
+        if outcome is _COMPLETED:
+            ends.completed += 1
+        else:
+            ends.add(outcome)
         account.request.observe(held_s + lease.waited_s)
         if reason is not None:
             if outcome is _FAILED:
@@ -200,7 +204,7 @@ class Recorder:
     def requeued(self, now: float, lease: Lease) -> None:
         """Count a lease that came to nothing: its ticket waits again, so it has not ended."""
         account = self._bands[lease.ticket.band]
-        account.running[lease.backend] = account.running.get(lease.backend, 0) - 1
+        account.running[lease.backend].value -= 1
         account.depth += 1
         account.depth_max.note(now, account.depth)
 
@@ -234,7 +238,7 @@ class Recorder:
         ``tenant`` is empty as long as it is not known whose it is.
         """
         account = self._bands[band] if band is not None else self.accounts.setdefault(NONE, BandAccount(NONE))
-        account.requests[model if model == NONE else self._models.get(model, OTHER), Outcome.REJECTED] += 1
+        account.ends[model if model == NONE else self._models.get(model, OTHER)].add(Outcome.REJECTED)
         account.refusals[reason] += 1
         if tenant:
             self.usage.ended(tenant, Outcome.REJECTED, reason)
@@ -263,7 +267,7 @@ class Recorder:
         else:
             account.queue_wait.observe(lease.waited_s)
             self.usage.dispatched(ticket.tenant, lease.waited_s)
-        account.running[lease.backend] = account.running.get(lease.backend, 0) + 1
+        account.running[lease.backend].value += 1
         work = ticket.work
         turn = account if lease.band == band else self._bands[lease.band]
         turn.dispatched += 1
@@ -283,7 +287,7 @@ class Recorder:
         self._again.discard(ticket.id)
         account.depth -= 1
         outcome = refusal_outcome(action)
-        account.requests[self._models.get(ticket.pool, OTHER), outcome] += 1
+        account.ends[self._models.get(ticket.pool, OTHER)].add(outcome)
         self.usage.ended(ticket.tenant, outcome, action.reason)
         account.refusals[action.reason] += 1
         self.tenant_refusals.add(now, ticket.tenant, 1)
