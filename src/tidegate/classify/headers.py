@@ -241,7 +241,7 @@ def read_headers(headers: RawHeaders, named: Headers | None = None) -> HeaderNam
         row = _row_of(headers)
     else:
         values = b"".join(list(named.values()))
-        keys = list(named)  # compiled, a list of a dictionary is made in one go, a tuple item by item
+        keys = list(named.keys())  # compiled, this is one call, where a tuple of them is made item by item
         names = tuple(keys)
         row = _rows.get(names) or _read_row(names)
     if not row.valid:

@@ -8,7 +8,7 @@ from tidegate.core.compiling import mypyc_attr
 from tidegate.core.model import Lease, Reason, Ticket
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 @dataclass(slots=True, init=False)
 class Dispatch:
     """Send the ticket upstream now; it holds ``lease`` until ``release``.

@@ -66,7 +66,7 @@ class Turn(StrEnum):
     OVERTAKE = "overtake"
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 @dataclass(slots=True, init=False)
 class WorkEstimate:
     """Predicted work of one request, in tokens. Estimates order and budget; they change no answer."""
@@ -89,7 +89,7 @@ _COMPLETED: Final = Outcome.COMPLETED
 _NEVER: Final = Stoppable.NEVER
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 @dataclass(slots=True, eq=False, init=False)
 class Ticket:
     """The scheduler's view of one request. Set once by the caller, never changed afterwards.
@@ -163,7 +163,7 @@ class Ticket:
         self.stoppable = stoppable
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 @dataclass(slots=True, eq=False, init=False)
 class Lease:
     """The right to hold one seat of ``backend`` until it is released.
@@ -205,7 +205,7 @@ class Lease:
         self.started = started
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 @dataclass(slots=True, init=False)
 class Release:
     """What became of a lease: its outcome and, when the engine told, the tokens really used.

@@ -13,7 +13,6 @@ from enum import StrEnum
 from heapq import heappop, heappush
 from typing import Final
 
-from tidegate.core.compiling import mypyc_attr
 from tidegate.core.lending import Wait, Work
 from tidegate.core.model import Outcome, Ticket
 from tidegate.core.ordering import Entry
@@ -30,18 +29,6 @@ class Progress(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
-
-
-@mypyc_attr(acyclic=True)
-class _Ended:
-    """A named request that has ended."""
-
-    __slots__ = ("at", "name", "outcome")
-
-    def __init__(self, at: float, name: str, outcome: Outcome) -> None:
-        self.at: Final = at
-        self.name: Final = name
-        self.outcome: Final = outcome
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,15 +54,14 @@ class Names:
     """
 
     __slots__ = (
-        "_done", "_due", "_live", "_order", "_unknown",
+        "_done", "_live", "_order", "_unknown",
         "callers", "doubted", "elsewhere", "ended", "moved", "parked", "restless", "works",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._live: dict[str, Entry] = {}
-        self._done: dict[str, _Ended] = {}
-        self._order: deque[_Ended] = deque()
-        self._due = 0.0  # nothing that has ended is to be forgotten sooner, unless there is too much of it
+        self._done: dict[str, tuple[float, Outcome]] = {}
+        self._order: deque[tuple[float, str]] = deque()
         self.works: dict[str, Work] = {}
         self._unknown: dict[str, Work] = {}  # by full name; those that go on elsewhere, too
         self.elsewhere: set[str] = set()
@@ -104,7 +90,7 @@ class Names:
         """Return how the request of a full name ended, ``None`` when it has not or is forgotten."""
         self._forget(now)
         done = self._done.get(name)
-        return None if done is None else done.outcome
+        return done[1] if done else None
 
     def is_unknown(self, name: str, now: float) -> bool:
         """Say whether nobody has sent a request of this name lately, and nothing of this name goes on elsewhere."""
@@ -154,10 +140,10 @@ class Names:
         self._end(self._unknown.pop(name, None), outcome)
 
     def _remember(self, name: str, outcome: Outcome, now: float) -> None:
-        done = self._done[name] = _Ended(now, name, outcome)
+        self._done[name] = (now, outcome)
         order = self._order
-        order.append(done)
-        if now >= self._due or len(order) > MOST_REMEMBERED:
+        order.append((now, name))
+        if order[0][0] <= now - REMEMBERED_S or len(order) > MOST_REMEMBERED:
             self._forget(now)
 
     def _end(self, work: Work | None, outcome: Outcome | None) -> None:
@@ -182,11 +168,11 @@ class Names:
 
     def _forget(self, now: float) -> None:
         order = self._order
-        while order and (len(order) > MOST_REMEMBERED or order[0].at <= now - REMEMBERED_S):
-            oldest = order.popleft()
-            if self._done.get(oldest.name) is oldest:
-                del self._done[oldest.name]
-        self._due = order[0].at + REMEMBERED_S if order else 0.0
+        while order and (len(order) > MOST_REMEMBERED or order[0][0] <= now - REMEMBERED_S):
+            ended_at, name = order.popleft()
+            done = self._done.get(name)
+            if done is not None and done[0] == ended_at:
+                del self._done[name]
 
 
 def full_name(ticket: Ticket, name: str) -> str:

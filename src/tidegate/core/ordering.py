@@ -14,6 +14,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from tidegate.core.compiling import mypyc_attr
 from tidegate.core.policy import Order
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ GONE: Final = 2
 _SLACK: Final = 32  # dead entries that are not worth a sweep
 
 
+@mypyc_attr(free_list_len=1)
 class Entry:
     """A ticket inside the scheduler, from submit to release.
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
 from typing import Final
 
 from tidegate.core import Outcome, Reason
 
+_place: Final[Callable[[tuple[float, ...], float], int]] = bisect_left
 _COMPLETED: Final = Outcome.COMPLETED
 INFINITE: Final = float("inf")
 WAIT_BOUNDS_S = (
@@ -70,7 +72,7 @@ class Histogram:
         if self._above < value <= self._upto:
             bucket = self._bucket
         else:
-            bucket = self._bucket = bisect_left(self.bounds, value)
+            bucket = self._bucket = _place(self.bounds, value)
             edges = self._edges
             self._above = edges[bucket]
             self._upto = edges[bucket + 1]
