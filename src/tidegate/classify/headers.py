@@ -8,8 +8,6 @@ be in any case.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import Final
 
 from tidegate.classify.bands import BAND_HEADERS
@@ -105,14 +103,6 @@ KNOWN_BYTES = 1024
 """Rows of header names that are remembered, and the longest that is: the same ones come again and again."""
 
 
-_Taking = Callable[[RawHeaders], Iterable[tuple[bytes, bytes]]]
-
-
-def _taking(places: list[int]) -> _Taking:
-    """Make what takes the headers at some places; ``itemgetter`` does in one call, though only from two places on."""
-    return itemgetter(*places) if len(places) > 1 else lambda headers: [headers[place] for place in places]
-
-
 class HeaderNames:
     """What names of headers say by themselves, whatever their values.
 
@@ -183,7 +173,7 @@ class _AnswerRow:
         lower: the names in lower case.
         connection: there is a ``connection``.
         simple: all are in lower case, and there is no ``connection``.
-        downstream: takes those that may go to the client as far as their names tell.
+        downstream: places of those that may go to the client as far as their names tell.
         unmeasured: the same, without the length.
     """
 
@@ -197,8 +187,8 @@ class _AnswerRow:
         self.lower: Final = lower
         self.connection: Final[bool] = b"connection" in lower
         self.simple: Final[bool] = not self.connection and lower == list(names)
-        self.downstream: Final = _taking(down)
-        self.unmeasured: Final = _taking([place for place in down if lower[place] != b"content-length"])
+        self.downstream: Final = down
+        self.unmeasured: Final = [place for place in down if lower[place] != b"content-length"]
 
 
 _answer_rows: Final[dict[tuple[bytes, ...], _AnswerRow]] = {}
@@ -355,13 +345,13 @@ def downstream_headers(headers: RawHeaders) -> RawHeaders:
 def unmeasured_headers(headers: RawHeaders) -> RawHeaders:
     """Return the same without the length, for an answer whose bytes may be others."""
     row = _answer_row_of(headers)
-    return [*row.unmeasured(headers)] if row.simple else _passed(headers, row, row.unmeasured)
+    return [headers[place] for place in row.unmeasured] if row.simple else _passed(headers, row, row.unmeasured)
 
 
-def _passed(headers: RawHeaders, row: _AnswerRow, taking: _Taking) -> RawHeaders:
+def _passed(headers: RawHeaders, row: _AnswerRow, places: list[int]) -> RawHeaders:
     headers = [(name, value) for name, (_, value) in zip(row.lower, headers, strict=True)]
     named = _named_by_connection(headers) if row.connection else frozenset()
-    return [item for item in taking(headers) if item[0] not in named]
+    return [headers[place] for place in places if headers[place][0] not in named]
 
 
 def answer_headers(*, request_id: str, band: str, queue_s: float) -> RawHeaders:

@@ -30,8 +30,8 @@ class Dispatch:
 
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True, init=False)
-class Reject:
-    """Refuse a ticket that was never queued.
+class _Refusing:
+    """Refuse a ticket.
 
     Attributes:
         reason: the row of the refusal table.
@@ -53,19 +53,14 @@ class Reject:
 
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True, init=False)
-class Evict:
-    """Refuse a ticket that was waiting. Fields as in ``Reject``."""
+class Reject(_Refusing):
+    """Refuse a ticket that was never queued."""
 
-    ticket: Ticket
-    reason: Reason
-    retry_after_s: float | None
-    detail: str
 
-    def __init__(self, ticket: Ticket, reason: Reason, retry_after_s: float | None = None, detail: str = "") -> None:
-        self.ticket = ticket
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-        self.detail = detail
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
+class Evict(_Refusing):
+    """Refuse a ticket that was waiting."""
 
 
 @mypyc_attr(acyclic=True)

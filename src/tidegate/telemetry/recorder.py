@@ -169,8 +169,7 @@ class Recorder:
             reason: row of the refusal table when the request failed after its dispatch.
         """
         ticket, outcome, held_s = lease.ticket, release.outcome, now - lease.started
-        band, tenant = ticket.band, ticket.tenant
-        account = self._bands[band]
+        account = self._bands[ticket.band]
         account.running[lease.backend].value -= 1
         ends = account.ends[self._models.get(ticket.pool, OTHER)]
         if outcome is _COMPLETED:
@@ -184,7 +183,7 @@ class Recorder:
             else:
                 reason = None
         read, written = release.input_tokens, release.output_tokens
-        self.usage.ended(tenant, outcome, reason, input_tokens=read or 0, output_tokens=written or 0)
+        self.usage.ended(ticket.tenant, outcome, reason, input_tokens=read or 0, output_tokens=written or 0)
         work, used = ticket.work, 0
         if read is not None:
             used = read
@@ -198,7 +197,7 @@ class Recorder:
                 account.output_ratio.observe(written / work.output_tokens)
         if used:
             self.waste.ended(outcome, used)
-            self.tenant_tokens.add(now, tenant, used)
+            self.tenant_tokens.add(now, ticket.tenant, used)
         self.held.note(now, held_s)
 
     def requeued(self, now: float, lease: Lease) -> None:
