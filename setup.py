@@ -18,7 +18,9 @@ COMPILED = {
     "classify": ["*"],
     "splice": ["waste"],
     "telemetry": ["accounts", "arrivals", "heavy", "log", "recorder", "usage"],
-    "backends": ["connection", "framing", "ground", "health", "names", "rate_limits", "response", "upstream", "wire"],
+    "backends": [
+        "connection", "framing", "ground", "health", "names", "prober", "rate_limits", "response", "upstream", "wire",
+    ],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
         "affinity", "answering", "app", "application", "asked", "beginning", "body", "call", "completions", "crowd",

@@ -142,6 +142,17 @@ def test_a_whole_answer_tells_usage_and_failure() -> None:
     assert inspect_whole(b"<html>") == (False, NOTHING)
 
 
+@pytest.mark.parametrize("text", ["", "error", 'an "error"', '"error"', "\\", 'said: "content":"error"', "x" * 9000])
+@pytest.mark.parametrize("compact", [True, False])
+def test_an_error_is_found_on_either_side_of_any_text(text: str, compact: bool) -> None:
+    choices = [{"message": {"content": text}, "logprobs": None}, {"message": {"content": "error"}}]
+    good = {"choices": choices, "usage": {"prompt_tokens": 3}}
+    separators = (",", ":") if compact else None
+    error = {"error": {"message": text, "content": text}}
+    for body, failed in ((good, False), (error | good, True), (good | error, True), ({"object": "error"} | good, True)):
+        assert inspect_whole(json.dumps(body, separators=separators).encode()) == (failed, Used(3))
+
+
 def test_the_tier_is_written_and_nothing_else_changes() -> None:
     body = '{"id": "x", "choices": [ {"n": 1.0, "t": "潮\\u6f6e"} ]}'.encode()
     patched = with_tier(body, "flex")

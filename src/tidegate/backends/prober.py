@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
 from tidegate.backends.errors import BackendError, Overloaded
 from tidegate.backends.health import BackendHealth, Standing
+from tidegate.backends.models_page import model_names
 from tidegate.backends.upstream import Upstream
 from tidegate.backends.wire import Headers
 
@@ -134,7 +134,7 @@ class Prober:
     async def _read_models(self) -> None:
         status, body = await self._get(_MODELS)
         if status == 200:
-            self.models = _names(body)
+            self.models = model_names(body)
 
     async def _get(self, target: bytes) -> tuple[int, bytes]:
         response = await self._upstream.request(b"GET", target, self._headers)
@@ -143,18 +143,3 @@ class Prober:
     def _told(self, *, changed: bool) -> None:
         if changed:
             self._changed()
-
-
-class _Named(msgspec.Struct):
-    id: str
-
-
-class _List(msgspec.Struct):
-    data: list[_Named]
-
-
-def _names(body: bytes) -> tuple[str, ...]:
-    try:
-        return tuple(item.id for item in msgspec.json.decode(body, type=_List).data)
-    except msgspec.DecodeError:
-        return ()

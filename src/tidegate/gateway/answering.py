@@ -46,6 +46,7 @@ class Answering:
         self._refuser = refuser
         self._recorder = recorder
         self._clock = clock
+        self._now = clock.now
 
     def relay(
         self, call: Call, asked: Asked, exchange: Exchange, tries: Tries, beginning: Beginning, send: Send
@@ -87,7 +88,7 @@ class Answering:
     def _relay_whole(
         self, call: Call, asked: Asked, exchange: Exchange, beginning: Beginning, send: Send
     ) -> Coroutine[Any, Any, None] | None:
-        response, now = beginning.response, self._clock.now()
+        response, now = beginning.response, self._now()
         relayed, content = look_at_whole(call, response, beginning.start, now=now)
         self._settle(call, asked, exchange, response, relayed)
         if call.started:
@@ -114,7 +115,7 @@ class Answering:
         if stream and not call.started:
             await send_head(call, response, send)
         if call.first_at is None:
-            call.first_at = self._clock.now()
+            call.first_at = self._now()
         tries.begun = True
         self.began(exchange)
         client = _client(send, _link(exchange)) if stream else None
@@ -138,7 +139,7 @@ class Answering:
 
     def go_on(self, exchange: Exchange, tries: Tries, error: BackendError) -> Requeue | Cut | None:
         """Say how to go on with an answer that was cut; ``None``: it cannot."""
-        resuming, lease, now = tries.resuming, exchange.lease, self._clock.now()
+        resuming, lease, now = tries.resuming, exchange.lease, self._now()
         assert resuming is not None
         if exchange.cut:
             return Cut.CUT if resuming.cut(PREEMPTED, now) is None else None
@@ -157,7 +158,7 @@ class Answering:
         body = resuming.splice.whole()
         tier = asked.classified.tier
         headers: RawHeaders = [item for item in downstream_headers(response.headers) if item[0] not in _OF_A_STREAM]
-        headers += [(b"content-type", b"application/json"), *call.headers(self._clock.now())]
+        headers += [(b"content-type", b"application/json"), *call.headers(self._now())]
         await call.answer(send, 200, headers, body if tier is None else with_tier(body, tier))
 
     async def _break_off(
@@ -197,7 +198,7 @@ class Answering:
         else:
             call.ended(_COMPLETED)
         if lease is not None:
-            ttft_s, tpot_s = call.pace(lease.started, self._clock.now())
+            ttft_s, tpot_s = call.pace(lease.started, self._now())
             exchange.finish(
                 Release(call.outcome, used.input_tokens, used.output_tokens, ttft_s, tpot_s), reason=call.reason
             )
