@@ -23,9 +23,9 @@ COMPILED = {
     ],
     "runtime": ["driver", "questions", "rounds"],
     "gateway": [
-        "affinity", "answering", "app", "application", "asked", "beginning", "body", "call", "completions", "crowd",
-        "cycle", "eager", "exchange", "flow", "head", "limits", "link", "outgoing", "pools", "protocol", "refusing",
-        "relay", "requests", "resuming", "returning", "target", "tries", "waits", "watch",
+        "affinity", "answering", "app", "application", "asked", "asking", "beginning", "body", "call", "completions",
+        "crowd", "cycle", "eager", "exchange", "flow", "head", "limits", "link", "outgoing", "pools", "protocol",
+        "refusing", "relay", "requests", "resuming", "returning", "target", "tries", "waits", "watch",
     ],
 }  # fmt: skip
 """By room, the modules that a request runs through."""

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from conformance.pool_stage import OK, _nothing, begin, gone, served, streaming, upstream_of
-from tidegate.backends import BackendError, Broken, Overloaded, TimedOut, Unavailable, Upstream
+from tidegate.backends import BackendError, Broken, Overloaded, Response, TimedOut, Unavailable, Upstream
 from tidegate.testing.wire import Wire, WireLoop, run_wire, settle
 
 # Reuse
@@ -112,6 +112,43 @@ def test_a_pooled_connection_that_dies_before_the_first_byte_is_retried_on_a_new
         assert await response.read() == b"ok"
         assert not response.reused
         assert upstream.counters.retries == 1
+
+    run_wire(story)
+
+
+@pytest.mark.parametrize("how", ["end", "reset", "abort", "answer"])
+def test_what_was_sent_at_once_goes_only_where_a_connection_is_kept_and_is_repeated_as_any_other(how: str) -> None:
+    async def story(loop: WireLoop) -> None:
+        upstream = upstream_of()
+        assert upstream.send(b"POST", b"/v1/x", (), b"first") is None
+        assert not loop.wires
+        old = await served(loop, upstream)
+        with pytest.raises(ValueError, match="header values"):
+            upstream.send(b"POST", b"/v1/x", [(b"a", b"\n")], b"broken")
+        assert upstream.idle == 1
+        response = upstream.send(b"POST", b"/v1/x", (), b"again")
+        assert response is not None
+        assert not response.over
+        assert old.sent.endswith(b"\r\n\r\nagain")
+        news, sent = response.news(), list[Response]()
+        if how == "answer":
+            old.deliver(OK)
+        else:
+            getattr(response if how == "abort" else old, how)()
+        await news
+        assert response.status == (200 if how == "answer" else 0)
+        head = asyncio.ensure_future(upstream.head(response, b"POST", b"/v1/x", (), b"again", sent=sent.append))
+        await settle()
+        if how == "answer":
+            assert await head is response
+        elif how == "abort":
+            with pytest.raises(Broken):
+                await head
+        else:
+            assert loop.wires[1].sent.endswith(b"\r\n\r\nagain")
+            loop.wires[1].deliver(OK)
+            assert [await head] == sent
+        assert upstream.counters.retries == len(sent) == (how in {"end", "reset"})
 
     run_wire(story)
 

@@ -38,6 +38,7 @@ class Visit:
     writer: asyncio.StreamWriter
     left: asyncio.Event = field(default_factory=asyncio.Event)
     left_at: float = 0.0
+    keeps: bool = False
 
     def send(self, data: bytes) -> None:
         """Write to the gateway."""
@@ -49,15 +50,21 @@ class Visit:
 
     def answer(self, body: bytes, status: int = 200, *, more: bytes = b"") -> None:
         """Send a whole answer."""
-        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\nconnection: close\r\n" % status
-        self.send(head + more + b"content-length: %d\r\n\r\n" % len(body) + body)
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\n" % status
+        self.send(
+            head
+            + (b"" if self.keeps else b"connection: close\r\n")
+            + more
+            + b"content-length: %d\r\n\r\n" % len(body)
+            + body
+        )
 
 
 Behaviour = Callable[[Visit], Awaitable[None]]
 
 
 class Upstream:
-    """A server whose behaviour is a coroutine; every answer ends its connection.
+    """A server whose behaviour is a coroutine; every answer ends its connection, but where it ``keeps`` them.
 
     Attributes:
         visits: every request that came.
@@ -65,8 +72,9 @@ class Upstream:
         most: most of these at a time.
     """
 
-    def __init__(self, behave: Behaviour) -> None:
+    def __init__(self, behave: Behaviour, *, keeps: bool = False) -> None:
         self.behave = behave
+        self.keeps = keeps
         self.visits: list[Visit] = []
         self.open = 0
         self.most = 0
@@ -96,13 +104,16 @@ class Upstream:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            method, path, headers = await read_head(reader)
-            body = await reader.readexactly(int(headers.get("content-length", "0")))
-            visit = Visit(path, headers, body, writer)
-            if method == "GET":
-                await self.look(visit)
-            else:
-                await self._visited(visit, reader)
+            going_on = True
+            while going_on:
+                method, path, headers = await read_head(reader)
+                body = await reader.readexactly(int(headers.get("content-length", "0")))
+                visit = Visit(path, headers, body, writer, keeps=self.keeps)
+                if method == "GET":
+                    await self.look(visit)
+                else:
+                    await self._visited(visit, reader)
+                going_on = self.keeps and not visit.left.is_set()
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass  # a cancelled task would be reported by the streams of Python 3.11
         finally:

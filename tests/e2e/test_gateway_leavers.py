@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from e2e.raw import DONE, Answer, Client, Upstream, Visit, chat, chunk, gateway, until
+from e2e.raw import DONE, Answer, Client, Upstream, Visit, ask, chat, chunk, gateway, until, whole
 from tidegate.testing.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -43,6 +43,35 @@ async def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
         await until(lambda: process.total("tidegate_running") == 0, within_s=1)
         assert ended(process)["cancelled"] == 2
         assert {line["status"] for line in process.requests()} <= {499}
+
+
+async def test_on_a_kept_connection_a_client_leaves_before_the_head_and_an_engine_that_ends_it_is_asked_again() -> None:
+    seen: list[Visit] = []
+
+    async def behave(visit: Visit) -> None:
+        seen.append(visit)
+        if len(seen) == 2:
+            await asyncio.sleep(60)
+        elif len(seen) == 4:
+            visit.writer.transport.abort()
+        else:
+            visit.answer(whole())
+
+    engine = Upstream(behave, keeps=True)
+    async with engine.running() as upstream, gateway(CONFIG.format(url=upstream.url, seats=1)) as process:
+        assert (await ask(process.url, chat())).status == 200
+        leaver = await Client.connect(process.url)
+        leaver.send(chat())
+        await until(lambda: len(seen) == 2, within_s=5)
+        assert seen[1].writer is seen[0].writer, "it went out on the connection that was kept"
+        leaver.leave()
+        await until(seen[1].left.is_set, within_s=1)
+        await until(lambda: process.total("tidegate_running") == 0, within_s=1)
+        for visits in (3, 5):
+            answer = await ask(process.url, chat())
+            assert (answer.status, answer.body, len(seen)) == (200, whole(), visits)
+        assert seen[3].writer is seen[2].writer
+        assert ended(process) == {"completed": 3, "failed": 0, "rejected": 0, "evicted": 0, "cancelled": 1}
 
 
 @pytest.mark.timeout(60)  # about 5 s on a quiet machine

@@ -118,7 +118,7 @@ class Response:
             BackendError: as ``try_read``.
         """
         while (data := self.try_read()) is None:
-            waiter = self._next()
+            waiter = self.news()
             try:
                 await waiter
             except BaseException:
@@ -139,7 +139,7 @@ class Response:
             self.sink = sink
         try:
             while (data := self.try_read()) is None:  # as in ``read``, whose frame each open stream would keep
-                waiter = self._next()
+                waiter = self.news()
                 try:
                     await waiter
                 except BaseException:
@@ -209,7 +209,14 @@ class Response:
             return None
         if self._error is not None:
             raise self._error
-        return self._next()
+        return self.news()
+
+    def news(self) -> asyncio.Future[None]:
+        """Give what to wait for until anything comes, of a response that is not over. See ``awaited``."""
+        if self._waiter is not None:
+            raise RuntimeError("a response has one reader")
+        self._waiter = waiter = self._ground.create_future()
+        return waiter
 
     def left(self) -> None:
         """The reader was cancelled."""
@@ -254,9 +261,3 @@ class Response:
                 waiter.set_result(None)
             except asyncio.InvalidStateError:
                 pass  # its task has been cancelled and has not run yet
-
-    def _next(self) -> asyncio.Future[None]:
-        if self._waiter is not None:
-            raise RuntimeError("a response has one reader")
-        self._waiter = waiter = self._ground.create_future()
-        return waiter

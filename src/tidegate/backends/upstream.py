@@ -132,34 +132,62 @@ class Upstream(Owner):
             ValueError: what was passed would break the framing; nothing was sent.
             BackendError: one of its kinds; ``sent`` says whether the engine may have seen the request.
         """
+        response = self.send(method, target, headers, body)
+        if response is not None and sent is not None:
+            sent(response)
+        return await self.head(response, method, target, headers, body, sent=sent)
+
+    def send(self, method: bytes, target: bytes, headers: Headers = (), body: bytes = b"") -> Response | None:
+        """Send a request on a connection that is kept; ``None``: there is none, ``head`` will open one.
+
+        Whoever is given a response waits for its head, and hands it to ``head`` where there are news but no status.
+
+        Raises:
+            ValueError: what was passed would break the framing; nothing was sent.
+        """
         head = self._heads.render(method, target, headers, body)
         connection = self._take()
         if connection is None:
-            again = False
-            connection = await self._connect(sent_before=False)
-        else:
-            again = True
-            self.counters.reuses += 1
+            return None
+        self.counters.reuses += 1
+        return connection.send(method, head, body)
+
+    async def head(
+        self,
+        response: Response | None,
+        method: bytes,
+        target: bytes,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        sent: Callable[[Response], None] | None = None,
+    ) -> Response:
+        """Wait for the head of what ``send`` gave, as ``request`` does; the request is sent (again) where it must be.
+
+        It takes what ``send`` took, and raises what ``request`` raises. ``sent`` is given what is sent here.
+        """
+        again = False
         while True:
-            response = connection.send(method, head, body)
-            head = b""  # nothing keeps a copy of the body while the engine works
-            if sent is not None:
-                sent(response)
+            if response is None:
+                head = self._heads.render(method, target, headers, body)
+                connection = await self._connect(sent_before=again)
+                response = connection.send(method, head, body)
+                head = b""  # nothing keeps a copy of the body while the engine works
+                if sent is not None:
+                    sent(response)
             try:
                 while (waiter := response.awaited()) is not None:
                     await waiter
             except Unavailable:
-                if not again:
+                if not response.reused:
                     raise
             except BaseException:
                 response.left()
                 raise
             else:
                 return response
-            again = False
+            response, again = None, True
             self.counters.retries += 1  # the keep-alive race: see the module's docstring
-            connection = await self._connect(sent_before=True)
-            head = self._heads.render(method, target, headers, body)
 
     async def close(self) -> None:
         """Close all connections, also those in flight, and wait (at most 1 s) until they are gone. Idempotent."""

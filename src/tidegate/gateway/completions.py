@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
-from tidegate.backends import BackendError, Response, pause_s, rate_limit, tells_limits
+from tidegate.backends import BackendError, pause_s, rate_limit, tells_limits
 from tidegate.classify import (
     Classifier,
     Facts,
@@ -26,17 +26,17 @@ from tidegate.classify import (
     read_headers,
 )
 from tidegate.config import Settings
-from tidegate.core import Lease, Paused, Reason, Release, Requeue, Stoppable, Ticket
+from tidegate.core import Paused, Reason, Release, Requeue, Stoppable, Ticket
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import Answering
 from tidegate.gateway.asked import Asked
+from tidegate.gateway.asking import ask, head_of
 from tidegate.gateway.beginning import Beginning, Verdict, at_hand, read_beginning
 from tidegate.gateway.body import read_body, too_long
 from tidegate.gateway.call import Call, Send
 from tidegate.gateway.crowd import Crowd
 from tidegate.gateway.cycle import Cycle
 from tidegate.gateway.exchange import Exchange, outcome_for
-from tidegate.gateway.outgoing import body_of, headers_of, target_of
 from tidegate.gateway.pools import Backend, Pools
 from tidegate.gateway.reading import read_form
 from tidegate.gateway.refusing import Refuser
@@ -338,7 +338,15 @@ class Completions:
                     again = _CUT if exchange.cut else Requeue(avoid=True, reason=Reason.NO_BACKEND)
                 else:
                     try:
-                        response = await self.ask(asked, backend, lease, exchange, tries)
+                        response = ask(asked, backend, lease, exchange, tries)
+                        if response is not None and not response.over:
+                            try:
+                                await response.news()  # here, since a coroutine for it would cost as much again
+                            except BaseException:
+                                response.left()
+                                raise
+                        if response is None or not response.status:
+                            response = await head_of(response, asked, backend, lease, exchange, tries)
                         beginning = at_hand(response, asked.route)
                         if beginning is None:
                             beginning = await read_beginning(response, self._clock, asked.route)
@@ -388,12 +396,3 @@ class Completions:
         else:
             self._pools.failed(backend, beginning.why)
         return verdict
-
-    def ask(
-        self, asked: Asked, backend: Backend, lease: Lease, exchange: Exchange, tries: Tries
-    ) -> Coroutine[Any, Any, Response]:
-        """Send the request, or that of its next leg, and wait for the head of its answer."""
-        content = body_of(asked, backend, lease, None if tries.resuming is None else tries.resuming.splice)
-        exchange.asked()
-        headers = headers_of(asked, backend, lease, exchange.trace)
-        return backend.upstream.request(b"POST", target_of(asked), headers, content, sent=exchange.sent)

@@ -15,6 +15,7 @@ from tidegate.core import Lease, Outcome, Reason, Release, Requeue, Stoppable, T
 from tidegate.gateway.affinity import affinity_of
 from tidegate.gateway.answering import reason_of
 from tidegate.gateway.asked import Asked
+from tidegate.gateway.asking import ask, head_of
 from tidegate.gateway.beginning import Beginning, Verdict, read_beginning
 from tidegate.gateway.completions import FAILURES, Completions
 from tidegate.gateway.exchange import FAILED, Exchange, outcome_for
@@ -190,7 +191,8 @@ class Row:
         if backend is None:  # taken out of the settings since the dispatch
             return Requeue(avoid=True, reason=Reason.NO_BACKEND)
         try:
-            response = await rows.completions.ask(self._asked, backend, lease, exchange, tries)
+            sent = ask(self._asked, backend, lease, exchange, tries)
+            response = await head_of(sent, self._asked, backend, lease, exchange, tries)
             beginning = await read_beginning(response, rows.clock, self._asked.route)
         except BackendError as error:
             exchange.response = None
