@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -92,6 +92,53 @@ async def test_it_hears_the_error_of_what_it_waits_for() -> None:
     work.future.set_exception(KeyError("of the future"))
     with pytest.raises(KeyError, match="of the future"):
         await begun.end
+
+
+class Awaited:
+    """Waits for what no loop can wait for."""
+
+    def __init__(self, what: object) -> None:
+        self.what = what
+
+    def __await__(self) -> Generator[object, None, None]:
+        yield self.what
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("what", [7, "text", object(), ()])
+async def test_what_is_no_future_is_the_fault_of_who_waits_for_it(what: object, waits: bool) -> None:
+    seen: list[object] = []
+
+    async def run() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        NAME.set("inside")
+        try:
+            await Awaited(what)
+        finally:
+            seen.extend((asyncio.current_task(), NAME.get()))
+            await asyncio.sleep(0)
+
+    begun = Begun(run())
+    with pytest.raises(RuntimeError, match="expected to wait for a future"):
+        await begun.end
+    assert seen == [begun.task, "inside"]
+
+
+async def test_it_is_cancelled_where_it_waits_for_what_is_no_future() -> None:
+    steps: list[str] = []
+
+    async def run() -> None:
+        try:
+            await Awaited(7)
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            await asyncio.sleep(0)
+
+    begun = Begun(run())
+    begun.task.cancel()
+    await begun.end
+    assert steps == ["cancelled"]
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
@@ -244,24 +291,31 @@ async def test_a_task_that_it_waits_for_is_cancelled_with_it() -> None:
 
 
 async def test_nothing_is_left_to_the_collector() -> None:
-    async def run(waits: bool) -> None:
-        if waits:
+    async def run(way: str) -> None:
+        if way == "cancelled":
+            await asyncio.get_running_loop().create_future()
+        elif way != "at once":
             await asyncio.sleep(0)
+        if way == "fails":
+            raise KeyError(way)
 
-    async def end(waits: bool) -> None:
-        task = EagerTask(run(waits), asyncio.get_running_loop(), lambda _error: None)
+    async def end(way: str) -> None:
+        task = EagerTask(run(way), asyncio.get_running_loop(), lambda _error: None)
         task.begin()
+        if way.startswith("cancelled"):
+            task.cancel()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert task.done()
 
-    for waits in (False, True):  # what is made once
-        await end(waits)
+    ways = ("at once", "waits", "fails", "cancelled", "cancelled in its turn")
+    for way in ways:  # what is made once
+        await end(way)
     gc.collect()
     gc.disable()
     try:
         for number in range(100):
-            await end(number % 2 == 0)
+            await end(ways[number % 5])
         assert gc.collect() < 20
     finally:
         gc.enable()

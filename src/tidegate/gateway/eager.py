@@ -107,15 +107,27 @@ class EagerTask:
         finally:
             _leave(loop, self)
 
-    def _cancelled(self) -> Any:
-        self._must_cancel = False
-        assert self._coroutine is not None
-        return self._coroutine.throw(asyncio.CancelledError())
-
-    def _step(self, *, first: bool) -> None:
+    def _fail(self, fault: BaseException) -> None:
+        """Go on as ``_go_on``, with an error."""
+        loop = self._loop
+        _enter(loop, self)
         try:
-            if self._must_cancel:
-                waits_for = self._cancelled()
+            self._step(first=False, fault=fault)
+        finally:
+            _leave(loop, self)
+
+    def _thrown(self, fault: BaseException | None) -> Any:
+        coroutine = self._coroutine
+        assert coroutine is not None
+        if self._must_cancel or fault is None:
+            self._must_cancel = False
+            return coroutine.throw(asyncio.CancelledError())  # no name for it, which would be a cycle with its trace
+        return coroutine.throw(fault)
+
+    def _step(self, *, first: bool, fault: BaseException | None = None) -> None:
+        try:
+            if self._must_cancel or fault is not None:
+                waits_for = self._thrown(fault)
             elif first:
                 waits_for = self._context.run(_next, self._steps, _END)
             else:  # ``next``, not ``send``, whose end would be an exception with a trace
@@ -132,7 +144,12 @@ class EagerTask:
         elif waits_for is None:
             self._loop.call_soon(self._go_on, context=self._context)
         else:
-            waits_for._asyncio_future_blocking = False
+            try:
+                waits_for._asyncio_future_blocking = False
+            except AttributeError:
+                fault = RuntimeError(f"expected to wait for a future, got {waits_for!r}")
+                self._loop.call_soon(self._fail, fault, context=self._context)
+                return
             self._waits_for = waits_for
             waits_for.add_done_callback(self._go_on, context=self._context)
             if self._must_cancel and waits_for.cancel():  # cancelled within this step
