@@ -197,7 +197,7 @@ class Response:
         """Whether nothing more can come, though the reader may not have taken all of it."""
         return self._connection is None
 
-    # What follows is called by the upstream and the connection only.
+    # Before the head: what whoever has sent the request calls until there is a status, see ``Upstream.send``.
 
     def awaited(self) -> asyncio.Future[None] | None:
         """Give what to wait for until there is a head; ``None``: it has come. Whoever waits in vain MUST call ``left``.
@@ -219,9 +219,11 @@ class Response:
         return waiter
 
     def left(self) -> None:
-        """The reader was cancelled."""
+        """Whoever waited was cancelled."""
         self._waiter = None
         self.abort()
+
+    # What follows is called by the connection only.
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The head is complete."""

@@ -107,15 +107,7 @@ class Upstream(Owner):
         """Connections waiting for a request."""
         return len(self._idle)
 
-    async def request(
-        self,
-        method: bytes,
-        target: bytes,
-        headers: Headers = (),
-        body: bytes = b"",
-        *,
-        sent: Callable[[Response], None] | None = None,
-    ) -> Response:
+    async def request(self, method: bytes, target: bytes, headers: Headers = (), body: bytes = b"") -> Response:
         """Send a request and wait for the response head. Cancelling it closes the connection.
 
         The caller must read the response to its end or call its ``abort()``.
@@ -125,17 +117,13 @@ class Upstream(Owner):
             target: origin-form, begins with a slash.
             headers: without those that frame the message (``wire.FRAMING``).
             body: sent with its length; empty is no body.
-            sent: is given the response as soon as the request is on its way, so that it can be aborted before its head;
-                a second one when the request had to be sent again.
 
         Raises:
             ValueError: what was passed would break the framing; nothing was sent.
             BackendError: one of its kinds; ``sent`` says whether the engine may have seen the request.
         """
         response = self.send(method, target, headers, body)
-        if response is not None and sent is not None:
-            sent(response)
-        return await self.head(response, method, target, headers, body, sent=sent)
+        return await self.head(response, method, target, headers, body)
 
     def send(self, method: bytes, target: bytes, headers: Headers = (), body: bytes = b"") -> Response | None:
         """Send a request on a connection that is kept; ``None``: there is none, ``head`` will open one.
@@ -164,7 +152,8 @@ class Upstream(Owner):
     ) -> Response:
         """Wait for the head of what ``send`` gave, as ``request`` does; the request is sent (again) where it must be.
 
-        It takes what ``send`` took, and raises what ``request`` raises. ``sent`` is given what is sent here.
+        It takes what ``send`` took, and raises what ``request`` raises. ``sent`` is given what is sent here as soon as
+        it is on its way, so that it can be aborted before its head.
         """
         again = False
         while True:

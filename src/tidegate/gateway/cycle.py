@@ -47,6 +47,7 @@ class Peer:
         scheme: ``https`` or ``http``.
         server_state: what all connections of a server have in common.
         tasks: those of requests in progress, of all connections.
+        shown: the key that it showed last.
     """
 
     __slots__ = ("client", "flow", "scheme", "server", "server_state", "shown", "tasks", "transport")
