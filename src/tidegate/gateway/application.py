@@ -43,6 +43,17 @@ def as_task(app: AsgiApp) -> AsgiApp:
     """Have an application run as a task of asyncio's, which libraries as anyio ask for more than ``EagerTask`` has."""
 
     async def run(scope: Scope, receive: Any, send: Any) -> None:
-        await asyncio.ensure_future(app(scope, receive, send))  # which is cancelled with whoever waits for it
+        fault = await asyncio.ensure_future(_ended(app(scope, receive, send)))  # cancelled with whoever waits for it
+        if fault is not None:
+            raise fault
 
     return run
+
+
+async def _ended(answering: Awaitable[None]) -> BaseException | None:
+    """Wait for its end; give what a task of asyncio's would end the loop with, and so all other requests."""
+    try:
+        await answering
+    except (SystemExit, KeyboardInterrupt) as fault:
+        return fault
+    return None
