@@ -64,6 +64,7 @@ class Connection:
         "_body",
         "_complete",
         "_dry",
+        "_gone",
         "_ground",
         "_head_request",
         "_headers",
@@ -96,10 +97,9 @@ class Connection:
         self._response: Response | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._body: memoryview | None = None  # what is left of the request body
-        self._write_paused = self._read_paused = False
+        self._write_paused = self._read_paused = self._gone = False
         self._leaving: Callable[[], None] | None = None  # told when the peer has closed its side
-        self.served = 0
-        self.idle_since = 0.0
+        self.served, self.idle_since = 0, 0.0
         self._reset(head_request=False)
 
     def _reset(self, *, head_request: bool) -> None:
@@ -137,8 +137,7 @@ class Connection:
     def _pump(self) -> None:
         """Hand the body to the transport until it says that it has enough."""
         while self._body is not None and not self._write_paused and self._transport is not None:
-            piece, rest = self._body[:SLICE], self._body[SLICE:]
-            self._body = rest if len(rest) else None
+            piece, self._body = self._body[:SLICE], self._body[SLICE:] or None
             self._transport.write(piece)
 
     def abort(self) -> None:
@@ -152,8 +151,7 @@ class Connection:
 
     def leave(self, left: Callable[[], None]) -> None:
         """Close our side, and call ``left`` when the peer has closed its own; what it still sends is dropped."""
-        transport = self._transport
-        half_sent = self._body is not None
+        transport, half_sent = self._transport, self._body is not None
         self._detach()
         if transport is None:
             self._ground.loop.call_soon(left)
@@ -167,6 +165,11 @@ class Connection:
         self._timer = self._ground.loop.call_later(LEAVE_S, transport.abort)
         self.drained()
         transport.write_eof()
+
+    def give_up(self) -> None:
+        """Close it, whether it was made or not: uvloop says nothing more of one that is cancelled as it is made."""
+        self.abort()
+        self.connection_lost(None)
 
     def shut(self) -> None:
         """Close at once and tell whoever waits for the response."""
@@ -186,6 +189,9 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport and let the kernel watch for a dead peer."""
         self._transport = cast(asyncio.Transport, transport)
+        if self._gone:  # it was given up
+            self._transport.abort()
+            return
         _probe_when_silent(transport.get_extra_info("socket"))
         self._owner.connection_made(self)
 
@@ -227,6 +233,9 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        if self._gone:  # it was given up
+            return
+        self._gone = True
         self._ended("the connection was lost" if exc is None else f"the connection was lost: {exc}")
         self._transport = None
         self._parser = None  # type: ignore[assignment]  # it holds our methods: nothing is left to the collector
@@ -352,8 +361,7 @@ class Connection:
             response.fail(error)
 
     def _detach(self) -> None:
-        self._response = None
-        self._body = None
+        self._response = self._body = None
 
     # Time-outs
 

@@ -222,7 +222,7 @@ class Upstream(Owner):
                     server_hostname=address.host if self._ssl else None,
                 )
         except BaseException as error:
-            connection.abort()
+            connection.give_up()
             if isinstance(error, TimeoutError | OSError | ssl.SSLError):
                 raise self._translated(error, sent=sent_before) from error
             raise
