@@ -62,6 +62,8 @@ def test_python_compiles(snippet: Snippet) -> None:
 @pytest.mark.parametrize("snippet", named("bash"))
 def test_commands_exist_and_have_their_options(snippet: Snippet) -> None:
     for words in lines(snippet):
+        while words and re.match(r"[A-Z_]+=", words[0]):  # of the program's environment
+            words = words[1:]
         if not words:
             continue
         program = words[0].rsplit("/", 1)[-1]

@@ -13,7 +13,6 @@ the parser with their framing on. Anything else, and whatever follows half a chu
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -21,7 +20,7 @@ import httptools
 
 from tidegate.backends.errors import BackendError, Broken, ProtocolError, TimedOut, Unavailable
 from tidegate.backends.framing import framed, has_length, head_size, start_of_only_chunk
-from tidegate.backends.ground import Ground, Limits
+from tidegate.backends.ground import Ground, Limits, probe_when_silent
 from tidegate.backends.names import known, remember
 from tidegate.backends.response import Response
 from tidegate.backends.wire import SHORT
@@ -99,7 +98,8 @@ class Connection:
         self._body: memoryview | None = None  # what is left of the request body
         self._write_paused = self._read_paused = self._gone = False
         self._leaving: Callable[[], None] | None = None  # told when the peer has closed its side
-        self.served, self.idle_since = 0, 0.0
+        self.served = 0
+        self.idle_since = 0.0
         self._reset(head_request=False)
 
     def _reset(self, *, head_request: bool) -> None:
@@ -137,7 +137,8 @@ class Connection:
     def _pump(self) -> None:
         """Hand the body to the transport until it says that it has enough."""
         while self._body is not None and not self._write_paused and self._transport is not None:
-            piece, self._body = self._body[:SLICE], self._body[SLICE:] or None
+            piece, rest = self._body[:SLICE], self._body[SLICE:]
+            self._body = rest if len(rest) else None
             self._transport.write(piece)
 
     def abort(self) -> None:
@@ -151,7 +152,8 @@ class Connection:
 
     def leave(self, left: Callable[[], None]) -> None:
         """Close our side, and call ``left`` when the peer has closed its own; what it still sends is dropped."""
-        transport, half_sent = self._transport, self._body is not None
+        transport = self._transport
+        half_sent = self._body is not None
         self._detach()
         if transport is None:
             self._ground.loop.call_soon(left)
@@ -192,7 +194,7 @@ class Connection:
         if self._gone:  # it was given up
             self._transport.abort()
             return
-        _probe_when_silent(transport.get_extra_info("socket"))
+        probe_when_silent(transport.get_extra_info("socket"))
         self._owner.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -337,7 +339,8 @@ class Connection:
         reusable = self._keep and self._body is None and self._transport is not None
         if self._read_paused:
             self.drained()  # the response holds all of it; this connection may read again
-        self._response = self._body = None
+        self._response = None
+        self._body = None
         response.end()
         if not (reusable and self._owner.connection_idle(self, response.last_byte_at)):
             self.abort()
@@ -361,7 +364,8 @@ class Connection:
             response.fail(error)
 
     def _detach(self) -> None:
-        self._response = self._body = None
+        self._response = None
+        self._body = None
 
     # Time-outs
 
@@ -388,13 +392,3 @@ class Connection:
             self._timer = self._ground.loop.call_later(min(left, shortest_s), self._check_time)
         else:
             self._fail(TimedOut(f"{self._name}: {what} within {limit} s"))
-
-
-def _probe_when_silent(sock: socket.socket | None) -> None:
-    """Have the kernel find out within half a minute that a host is gone: a stream may be silent for long."""
-    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -52,3 +53,13 @@ class Ground:
         self.loop = loop
         self.time: Callable[[], float] = loop.time
         self.create_future: Callable[[], asyncio.Future[Any]] = loop.create_future
+
+
+def probe_when_silent(sock: socket.socket | None) -> None:
+    """Have the kernel find out within half a minute that a host is gone: a stream may be silent for long."""
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
