@@ -68,6 +68,7 @@ test-lowest: ## What uses libraries, with the oldest versions that pyproject.tom
 	  $$(grep -hoE '^(pytest|pytest-timeout|pytest-randomly|pytest-xdist|hypothesis|jsonschema|numpy|scipy|psutil|openai)==.*' requirements/dev.txt)
 	PYTHONPATH=src .venv-lowest/bin/python -m pytest -n 2 -m "not slow and not bench and not services and not engines" \
 	  tests/unit tests/conformance tests/runtime
+	PYTHONPATH=src .venv-lowest/bin/python -m pytest -q tests/e2e/test_gateway_serve.py  # the gateway as a whole
 
 check: $(DEV_STAMP) ## Format, lint, types, import contracts, docs freshness
 	$(BIN)/ruff format --check .
