@@ -29,6 +29,23 @@ def test_sequential_requests_share_one_connection() -> None:
     run_wire(story)
 
 
+@pytest.mark.parametrize(("length", "writes"), [(0, 1), (2, 1), (65_536, 1), (65_537, 1), (262_144, 1), (262_145, 2)])
+def test_a_head_and_what_fits_of_its_body_are_written_at_once(length: int, writes: int) -> None:
+    async def story(loop: WireLoop) -> None:
+        upstream = upstream_of()
+        await served(loop, upstream)
+        wire = loop.wires[0]
+        before, written = len(wire.sent), wire.writes
+        body = b"x" * length
+        task = await begin(upstream, body)
+        assert wire.writes - written == writes
+        assert wire.sent[before:].partition(b"\r\n\r\n")[2] == body
+        wire.deliver(OK)
+        await task
+
+    run_wire(story)
+
+
 def test_requests_in_flight_together_have_a_connection_each_and_the_surplus_is_closed() -> None:
     async def story(loop: WireLoop) -> None:
         upstream = upstream_of(max_idle=3)

@@ -128,9 +128,12 @@ class Connection:
         self.served += 1
         if self._timer is None and self._limits.shortest_s is not None:
             self._timer = self._ground.loop.call_later(self._limits.shortest_s, self._check_time)
-        transport.write(head)
-        if len(body) > SHORT:
-            self._body = memoryview(body)
+        if len(body) <= SHORT:
+            transport.write(head)
+        else:  # uvloop sends both by one call of the system, and nobody is woken for a head alone
+            view = memoryview(body)
+            self._body = view[SLICE:] if len(body) > SLICE else None
+            transport.writelines((head, view[:SLICE]))
             self._pump()
         return response
 

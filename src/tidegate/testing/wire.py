@@ -19,6 +19,7 @@ class Wire(asyncio.Transport):
 
     Attributes:
         sent: every byte that our side has written.
+        writes: in how many calls, each of which may be one of the system.
         ended: our side has closed or aborted, or the peer has ended it.
         reading: our side is willing to read.
         pauses: how often it was not.
@@ -29,6 +30,7 @@ class Wire(asyncio.Transport):
         self._loop = loop
         self._protocol = protocol
         self.sent = bytearray()
+        self.writes = 0
         self.ended = False
         self.reading = True
         self.pauses = 0
@@ -59,6 +61,7 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.ended, "written after the end"
         self.sent += data
+        self.writes += 1
         if self.full_after is not None and len(self.sent) > self.full_after:
             self._protocol.pause_writing()
 
