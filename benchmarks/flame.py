@@ -39,7 +39,7 @@ _GLUE = re.compile(
     r"(loop_|Loop__|Handle__|UVStream__|uv__(queue|run_idle|read|stream_io)|task_step_impl)\w*"
 )
 """What mypyc, CPython and uvloop put between two functions."""
-_KERNEL = re.compile(r"(read|readv|write|writev|recv\w*|send\w*|epoll_\w+) \(libc")
+_KERNEL = re.compile(r"(read|readv|write|writev|recv\w*|send\w*|epoll_\w+) \((.*/)?libc")
 _LOOP = re.compile(r"^(uv_run|_run_once)\b")
 
 

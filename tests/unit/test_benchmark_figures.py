@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import _ratios
-from benchmarks.flame import legible_frame
+from benchmarks.flame import COLOURS, legible_frame
 from benchmarks.parts import LOOP, PARTS, busy, drawing, legible, part_of, shares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,7 +35,7 @@ SERVE = "serve (/x/src/tidegate/cli/serve.py:78)"
 SEND = "send (/x/src/tidegate/gateway/protocol.py:4)"
 COMPILED = "CPyDef_tidegate___gateway___app___answer_Gateway_gen_____mypyc_generator_helper__ (tidegate/gateway/app.so)"
 TURN = "uv_run (core.c:464)"
-WRITE = "write (libc.so.6)"
+WRITE = "write (/lib/x86_64-linux-gnu/libc.so.6)"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,7 @@ def test_a_flame_graph_shows_who_calls_whom_and_no_place_of_the_machine() -> Non
     svg = drawing(stacks)
     shown = re.findall("<title>(.+?)</title>", svg)
     assert shown == ["a turn of the event loop: 100.0%", "Gateway.answer: 100.0%", "send: 75.0%", "write: 75.0%"]
+    assert svg.count(COLOURS["kernel"]) == 2  # the call of the system, and the legend
     assert "/x/" not in svg
     assert "libc" not in svg
 
